@@ -1,13 +1,13 @@
 """What skills are worth with two real MCP servers, from their packages.
 
-    python benchmarks/mcp_worlds.py --sqlite mcp-server-sqlite --git mcp-server-git [--tasks 80] [--save FILE]
+    python benchmarks/mcp_worlds.py --sqlite mcp-server-sqlite --git mcp-server-git [--tasks N] [--save FILE]
 
 Each server gets so many tasks of two categories. A scripted model behind an OpenAI-compatible server plays
 them as a chat policy. It knows what each tool takes, but neither the names in a database, nor where the
 repository is, nor which tools a task needs before the last: it tries others at random, until a skill says.
 The offline teacher distils what was won while collecting; then each held-out task is played without the bank
 and with it. What a model of yours would gain is another question: this measures the way from calls to skills
-and back. mcp-server-sqlite needs `mcp<2`, so an environment of its own. Four minutes on two cores."""
+and back. mcp-server-sqlite needs `mcp<2`, so an environment of its own. Eight minutes on two cores."""
 import argparse, json, random, re, shlex, sys, tempfile, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,13 +17,16 @@ from skillrl.core.store import write_json
 from skillrl.core.trajectory import success_rate
 from skillrl.envs.base import world
 from skillrl.skills.distillation import distill
+from skillrl.skills.retrieval import advice
 from skillrl.training.builders import build_episodes, build_policy, build_teacher, rollout_limits
 from skillrl.training.evaluate import compare, evaluate, paired_difference
 from skillrl.training.phases import collect_games
 
 PEOPLE = 'Ada Bo Cleo Dan Eve Finn Gus Hal'.split()
 SEED = 'import sqlite3; sqlite3.connect("shop.db").executescript(open("seed.sql").read())'
-INIT = ('git init -q -b main && git config user.name A && git config user.email a@b && '
+WHEN = '"@1767225600 +0000"' # Equal hashes in all runs
+INIT = (f'export GIT_AUTHOR_DATE={WHEN} GIT_COMMITTER_DATE={WHEN} && '
+        'git init -q -b main && git config user.name A && git config user.email a@b && '
         'git commit -qm x --allow-empty')
 
 def of_database(i, rng):
@@ -70,7 +73,7 @@ def arguments(tool, task, seen, skills):
     return dict(repo_path=repo) | known if tool.startswith('git_') else known
 
 def act(prompt):
-    "A command: the next tool of a skill; or the last one again, and others between"
+    "A command: the next tool of a skill; or the last one again, and three others between"
     task, skills = re.search('Task: (.*)', prompt)[1], ' '.join(re.findall('Skill: (.*)', prompt))
     seen, last = {}, LAST[task.split()[0]]
     for tool, said in re.findall(r'^Did: (\w+).*\n(?:Saw|Now): (.*)', prompt, re.M):
@@ -84,7 +87,7 @@ def act(prompt):
         tool = [tool for tool in [*order[1].split(', '), last] if tool not in seen][0]
     else:
         others = {*re.findall(r'- (\w+) \{.*\}: ', prompt)} - {*seen, last, 'finish'}
-        tool = rng.choice(sorted(others)) if others and prompt.count('Did: ') % 2 else last
+        tool = rng.choice(sorted(others)) if others and prompt.count('Did: ') % 4 else last
     return f'{tool} {json.dumps(arguments(tool, task, seen, skills))}'
 
 class Model(BaseHTTPRequestHandler):
@@ -110,7 +113,7 @@ def measured(name, server, make, n, url, folder):
     rows = [dict(server=server), *(make(i, random.Random(i)) for i in range(n))]
     file.write_text('\n'.join(map(json.dumps, rows)))
     config = SkillRLConfig().merged({
-        'env': dict(name='mcp', games=str(file), max_steps=6, episodes=n), 'agent.history_length': 30,
+        'env': dict(name='mcp', games=str(file), max_steps=8, episodes=n), 'agent.history_length': 30,
         'model': dict(policy_model_id='scripted', policy_api_base=url)})
     config.model.policy_api_key = 'none'
     suite, policy = world('mcp').suite(config.env), build_policy(config)
@@ -120,7 +123,7 @@ def measured(name, server, make, n, url, folder):
         episodes = build_episodes(suite, suite.games('test', n), shown, config)
         results[what] = evaluate(policy, episodes, limits=rollout_limits(suite, config))
     gain, won = paired_difference(results['no bank'], results['bank']), success_rate(played)
-    print(f'{name}: {won.mean:.2f} of {won.n} won while collecting', *(o.principle for o in bank.items()),
+    print(f'{name}: {won.mean:.2f} of {won.n} won while collecting', *map(advice, bank.items()),
           compare(results), f'gain {gain.mean:.2f} [{gain.low:.2f}, {gain.high:.2f}], n = {gain.n}\n',
           sep='\n', flush=True)
     return {what: [bool(t.success) for t in trajs] for what, trajs in results.items()}
@@ -129,7 +132,7 @@ if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--sqlite', required=True, type=shlex.split, metavar='CMD', help='starts the first')
     p.add_argument('--git', required=True, type=shlex.split, metavar='CMD', help='starts the second')
-    p.add_argument('--tasks', type=int, default=80, help='of each server')
+    p.add_argument('--tasks', type=int, default=160, help='of each server')
     p.add_argument('--save', metavar='FILE', help='where to keep what was won')
     args = p.parse_args()
     model = ThreadingHTTPServer(('127.0.0.1', 0), Model)

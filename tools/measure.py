@@ -35,8 +35,8 @@ BOUNDS = {
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside. Proofs,
 # sessions and MCP may add 1,800 lines, 12 modules and 60 names to the 21,422, 105 and 718 before them
 WHOLE = {
-    'code lines': 22_885,                       # 23,222
-    'tokens': 205_425,                          # 185,000 without these
+    'code lines': 22_937,                       # 23,222
+    'tokens': 205_963,                          # 185,000 without these
     'modules': 116,                             # 117
     'notebooks': 121,                           # 125
     'modules in the root': 1,                   # 2
@@ -51,7 +51,7 @@ WHOLE = {
     'commands': 15,                             # 13, prove and harvest
     'flags': 44,                                # 36, and 8 of these
     'lines of tests for one of the library': .85,
-    'words of prose': 54_999,                   # 55,000
+    'words of prose': 54_988,                   # 55,000
     'cells of a page of the loop': 90,          # 90
     'words of a page of the loop': 900,         # 900
 }

@@ -130,6 +130,7 @@ def load_evals(
 )->list[Eval]: # ValueError, in one sentence, names file, eval and field; OSError without a file
     "What `skill` is tried on"
     folder = Path(skill).resolve()
+    _inside(folder, 'SKILL.md')
     path = Path(file) if file else folder/'evals'/'evals.json'
     evals, records = {}, _records(path, folder)
     for n, record in enumerate(records, 1):
@@ -216,13 +217,24 @@ def _stands(quote, shown):
     inside = len(quote) > 3 and any(quote in ' '.join(text.split()) for text in texts)
     return quote != '' and (inside or quote in lines)
 
+_GRADED = re.compile(r'''\b(?:judge|grader|evaluator)s?\s*[:,]|"passed"\s*:\s*true|\bmark\W(?:\w+\W+){0,4}pass
+    |\b(?:all|every|each|this)\W+(?:\w+\W+)?assertions?\b
+    |\bassertions?\W+(?:\w+\W+){0,3}(?:pass|hold|met|true|verified)''', re.I | re.X)
+
+def _is_order(text):
+    "Does `text` tell a judge what to find?"
+    return bool(_GRADED.search(text)) or 'orders' in str(rejection_reasons(text))
+
 def _verdict(text, passed, quote, shown):
     "What a judge found of the assertion `text`, if its quotation is one"
-    why = ''
-    if passed and not _stands(' '.join(quote.split()), shown):
+    why, words = '', ' '.join(quote.split())
+    lines = [s for told in shown.values() for s in str(told).split('\n') if words in ' '.join(s.split())]
+    if passed and not _stands(words, shown):
         why = 'no pass, for the outputs do not say: '
-    elif passed and {'orders to the reader', 'orders in other languages'} & {*rejection_reasons(quote)}:
+    elif passed and all(map(_is_order, lines or [quote])):
         why = 'no pass, for this is an order to the judge: '
+    elif passed and ' ' in text and text.lower().strip(' .') in words.lower():
+        why = 'no pass, for this only repeats the assertion: '
     return _finding(text, passed and not why, why + quote, 'model')
 
 # %% ../../nbs/641_proof.evals.ipynb #02f3c588

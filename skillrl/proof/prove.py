@@ -260,8 +260,8 @@ def _arms(skill, against):
     if against is not None:
         arms = dict(with_skill=skill, old_skill=skill if against == 'same' else Path(against).resolve())
     for folder in filter(None, arms.values()):
-        if not (folder/'SKILL.md').is_file():
-            raise ValueError(f'{folder} holds no SKILL.md: name the folder of a skill')
+        if 'SKILL.md' not in plain_files(folder):
+            raise ValueError(f'{folder} holds no SKILL.md of its own: name the folder of a skill')
     return arms
 
 def _about(agent, judge, config, arms, evals):

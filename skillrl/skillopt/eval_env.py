@@ -14,6 +14,7 @@ from ..core.store import atomic_write
 from ..core.tables import counted
 from ..envs.base import SkillEnv
 from ..llm.chat import Chat
+from ..llm.command import copy_files, plain_files
 from ..llm.reply import ChatReply
 from ..proof.agents import Agent, find_agent, run_agent
 from ..proof.evals import gradable, grade, load_evals
@@ -25,8 +26,7 @@ def _skill_folder(place, skill, text=''):
     "A folder in `place` with the files of `skill`, and `text` as its `SKILL.md`"
     folder = Path(place)/skill.name
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(skill, folder, symlinks=True)
-    (folder/'SKILL.md').unlink() # It may be a link
+    copy_files(plain_files(skill), folder)
     atomic_write(folder/'SKILL.md', text.encode(errors='replace'))
     return folder
 

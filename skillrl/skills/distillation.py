@@ -9,7 +9,9 @@ __all__ = ['UNKNOWN', 'origin', 'main_category', 'procedure', 'refusals', 'habit
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import reduce
 from itertools import groupby
+from operator import and_
 from fastcore.basics import patch
 from ..core.trajectory import Step, Trajectory, category_of, select
 from .bank import PROBATION, Mistake, Proposal, Skill, SkillBank
@@ -71,12 +73,23 @@ def order(self:EpisodeReader, t:Trajectory)->tuple[str, ...]: # `('take', 'heat'
     return tuple(verb for verb, _ in groupby(filter(str.isalpha, verbs)))
 
 # %% ../../nbs/06_skills.distillation.ipynb #a088db73
+def _needed(steps, ways):
+    "Those of `steps` that are in all orders in `ways`, the last ones of each"
+    left = reduce(and_, map(Counter, ways))
+    kept = []
+    for step in reversed(steps):
+        if left[step]:
+            left[step] -= 1
+            kept.insert(0, step)
+    return kept or steps
+
 def procedure(category:str, aim:str, ways:dict[tuple, list])->Skill:
     "What the won episodes of `category` have in common, by their order of steps"
     # With most episodes; between equals the shortest, then the first in the alphabet
     steps, shown_by = min(ways.items(), key=lambda way: (-len(way[1]), len(way[0]), way[0]))
     won = sum(map(len, ways.values()))
     provenance = origin(shown_by, wins=len(shown_by), of=won)
+    steps = steps if len(shown_by) > 1 else _needed(steps, ways)
     principle = f"{aim.capitalize()}: {', '.join(steps)}."
     return Skill('', f'How {aim}', principle, f'The goal is {aim}.', category, goals_of(shown_by), provenance)
 

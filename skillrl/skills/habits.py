@@ -9,6 +9,7 @@ __all__ = ['find_habits', 'write_candidates']
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from ..core.agent_sessions import TESTS, shell_command, spelled, succeeded
@@ -18,18 +19,21 @@ from ..llm.reply import redact
 from .bank import PROBATION, Skill, SkillBank
 from .consolidation import normal
 from .distillation import origin
-from .guard import examined, rejection_reasons, suspicions
+from .guard import examined, HIDDEN, rejection_reasons, suspicions
 from .skill_md import slug
 
 # %% ../../nbs/478_skills.habits.ipynb #2c3b87c1
-_RISKY = re.compile(r'''[|;<>`$\\&\n]|.{121}
+_RISKY = re.compile(r'''[|;<>`$\\&\n\uff00-\uffef]|.{121}
     |(?<!\S)(?:curl|wget|nc|ncat|ssh|scp|sftp|rsync|ftp|telnet|base64|xxd|eval|source|sudo|su|rm|rmdir|dd
-    |mkfs\S*|shred|chmod|chown|crontab|kill|pkill|killall|shutdown|env|printenv|export|set)(?!\S)
+    |mkfs\S*|shred|chmod|chown|crontab|kill|pkill|killall|shutdown|env|printenv|export|set|alias|cp|mv|ln|tee
+    |publish|deploy|destroy|-delete|-exec\w*)(?!\S)
     |(?:python[\d.]*|node|deno|perl|ruby|php|\w*sh)\s+(?:-\w+\s+)*-\w*[cer]\b
-    |\.(?:ssh|env|aws|netrc|pypirc|npmrc|git-credentials|bash|zsh|profile|kube|gnupg)
+    |\.(?:ssh|env|aws|netrc|pypirc|npmrc|git-credentials|bash|zsh|profile|kube|gnupg|claude|codex|cursor)
     |id_rsa|id_ed25519|authorized_keys|credential|passw|\b(?:secret|token|keychain)s?\b|\[redacted
-    |(?<![^\s=:"'])/(?:etc|tmp|dev|proc|root|var|home|Users)\b|://|\S@\S|index-url|registry|trusted-host
-    |--(?:force|no-verify|hard|privileged|dangerously)|push.*\s-f\b|clean\s+-\w*[fdx]
+    |(?<![^\s=:"'])(?:/|~|\.\./)|://|\S@\S|index-url|registry|trusted-host|(?:AGENTS|CLAUDE|GEMINI)\.md
+    |--(?:force|no-verify|hard|privileged|dangerously|unsafe|insecure|allow|disable|delete|mirror)
+    |git\s+config|git\s.*\s(?:-\w*[fnD]\b|\+\S)|clean\s+-\w*[fdx]|make\s.*-f|pytest\s.*-p\s*(?!no:)
+    |(?<!\w)(?:PATH|BASH_ENV|\w*_PRELOAD|DYLD_\w+|GIT_\w+|\w+OPT(?:ION)?S|\w+_(?:PROXY|URL|INDEX))=
     |\s(?:--version|--help|-h)(?!\S)''', re.X | re.I)
 _SHOWS = re.compile(r'^(?:cat|head|tail|less|nl|ls)(?: -\S+)* ([^\s-]\S*)$')
 
@@ -46,7 +50,7 @@ def _aim(step, t):
     reads = re.search('(?i)read|view|open', str(step.extra.get('tool')))
     path = spelled(args, 'path') if reads else shown and shown[1]
     text = re.sub(rf'(?<![^\s=])(?:cd {project} && |{project}/)', '', str(path or text))
-    risky = _RISKY.search(re.sub(r'^cd \S+ && ', '', text))
+    risky = _RISKY.search(re.sub(r'^cd (\S+) && ', r'\1 ', text))
     return 'file' if path else 'command', '' if risky else text
 
 # %% ../../nbs/478_skills.habits.ipynb #1a6c5be9
@@ -76,7 +80,7 @@ def _kind(old, new):
     if kind != other or a == b or not (a and b):
         return ''
     one, two = map(_bare, (a, b))
-    if one[0] == two[0] and {*one} <= {*two}:
+    if one[0] == two[0] and {*one} == {*two}:
         return kind
     return 'test' if all(TESTS.match(' '.join(words)) for words in (one, two)) else ''
 
@@ -98,6 +102,33 @@ def _need(kind, wrong, right, t):
     forms = [re.sub(r'\S+', lambda m: '…' if m[0] in varied else m[0], text) for text in (wrong, right)]
     return kind, forms[0] if kind == 'command' else _project(t), forms[1]
 
+# %% ../../nbs/478_skills.habits.ipynb #9e2d2d7f
+_OUTSIDE = re.compile(r'(?i)web|fetch|search|browse|mcp|http|\b(?:curl|wget|gh|git (?:log|show|blame))\b')
+
+@lru_cache(4096)
+def _read(text):
+    "The words of `text`, between spaces, and what orders it gives"
+    words = normal(re.sub(f'[{HIDDEN}]', '', text))
+    return f' {words} ', [r for r in rejection_reasons(text) if r != 'hidden characters']
+
+def _is_planted(new, old, kind, seen):
+    "Has the agent got `new` instead of `old` from one of the texts `seen`, each after its action?"
+    told = f' {normal(new)} '
+    fresh = {*told.split()} - {*normal(old).split()}
+    for action, text in seen:
+        words, orders = _read(text)
+        strange = _OUTSIDE.search(action) and fresh and fresh <= {*words.split()}
+        copied = kind != 'file' and told.count(' ') > 3 and told in words
+        if orders or strange or copied:
+            return True
+
+def _is_quoted(said, seen):
+    "Does a human who `said` so repeat five words of a text of `seen`, or quote another?"
+    words = normal(said).split()
+    runs = [' '.join(words[i:i + 5]) for i in range(len(words) - 4)]
+    texts = str([_read(text)[0] for _, text in seen])
+    return re.search('["“«`].{15}', said) or any(run in texts for run in runs)
+
 # %% ../../nbs/478_skills.habits.ipynb #f2006de0
 def _session(t):
     "The session of `t`, for a sidechain that which began it"
@@ -109,22 +140,25 @@ def _sightings(trajs):
     for _, tasks in groupby(trajs, _session):
         missed = []
         seen = []
+        action = ''
         for t in tasks:
             for step, aim, good in _tries(t):
                 if step.observation != t.task:
-                    seen.append(step.observation)
+                    seen.append((action, step.observation))
+                action = step.action
                 if not good:
                     missed.append((aim, t))
                     continue
                 for old, began in missed:
                     kind = _kind(old, aim)
-                    if kind and not any(aim[1] in text and rejection_reasons(text) for text in seen):
+                    if kind and not _is_planted(aim[1], old[1], kind, seen):
                         yield _need(kind, old[1], aim[1], t), began, aim[1], old[1]
                 wrote = re.search(r'(?i)edit|write|patch|replace|create|sed -i|> ?\w', step.action)
                 missed = [m for m in missed if not (wrote or _kind(m[0], aim))]
+            seen.append((action, t.final_observation))
             said = t.metadata.get('signals', {}).get('corrected', '')
             words = [] if t.metadata.get('sidechain') else _words(said)
-            if len(words) > 1:
+            if len(words) > 1 and not _is_quoted(said, seen):
                 yield ('correction', '', ' '.join(words)), t, said, ''
 
 # %% ../../nbs/478_skills.habits.ipynb #de2dbbf9
@@ -140,7 +174,8 @@ def _candidate(group):
     n = len({_session(t) for _, t, *_ in group})
     need, _, said, failed = group[0]
     title, advice = _TOLD[need[0]]
-    occasion = f'`{failed}` failed first' if failed else 'Said'
+    first = need[1] if need[0] == 'command' else failed
+    occasion = f'`{first}` failed first' if failed else 'Said'
     names = {slug(Path(_project(t)).name) for t in trajs}
     category = 'general' if len(names) > 1 or suspicions(min(names)) else min(names)
     about = origin(trajs, sessions=n, times=len(group), need=need)
@@ -172,13 +207,16 @@ def _is_held_out(t):
     return int(fingerprint(_session(t)), 16) % 3 == 0
 
 # %% ../../nbs/478_skills.habits.ipynb #940b1702
+_UNFIT = set(re.split(r',\s+', '''a tag, a link, code, a secret, an encoded block, a new role,
+    a line of a prompt, too much text'''))
+
 def _evals(candidates, sightings):
     "What was asked for where a need of one of `candidates` showed"
     advice = {o.provenance['need']: f'The work keeps to this: {o.principle}' for o in candidates}
     asked = defaultdict(dict)
     for need, t, *_ in sightings:
         asks = t.task.strip() and not (t.metadata.get('sidechain') or rejection_reasons(t.task))
-        if asks and need in advice:
+        if asks and need in advice and _UNFIT.isdisjoint(suspicions(t.task)):
             asked[redact(t.task)][advice[need]] = True
     for i, (prompt, kept) in enumerate(asked.items(), 1):
         said = ['What the prompt asks for is done.', *kept]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from ..core.store import atomic_folder, atomic_write, to_json, write_json
 from ..core.trajectory import assert_object, build
-from .bank import Mistake, quarantine, Skill, SkillBank, with_id
+from .bank import Mistake, PROBATION, quarantine, Skill, SkillBank, with_id
 from .bank_formats import checked_entry
 from .guard import examined, LIMITS, suspicions, texts_in
 
@@ -321,7 +321,7 @@ def _suspicions_of_rest(extra):
     return [f'the rest of the file contains {s}' for s in found if s != 'too much text']
 
 def _add_examined(bank, o):
-    "Add `o` to `bank` under an id that is free there, active or quarantined"
+    "Add `o` to `bank` under an id that is free there: active, on probation if it says so, or quarantined"
     if bank.get(o.id) or o.id in bank.removed:
         o = with_id(o, '')
     told = _suspicions_of_rest(o.extra)
@@ -329,6 +329,8 @@ def _add_examined(bank, o):
     if told:
         quarantine(new, [*new.provenance.get('quarantined', []), *told])
     new.extra = o.extra
+    if new.status == 'active' and PROBATION in texts_in(o.extra):
+        new.status = PROBATION
     bank.add(new)
 
 # %% ../../nbs/445_skills.skill_md.ipynb #a5d575b0

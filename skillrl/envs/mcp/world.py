@@ -240,7 +240,7 @@ def _holds(place, check, answer):
     return holds(rest, Outputs(place.folder, answer))[0]
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #67a86464
-_error = re.compile(r'(\w+ )?error\b', re.I)
+_nothing = re.compile(r'(\w+ )?error\b|(\[\]|\{\})$', re.I) # No answer, or an empty list
 
 class _ToolReader(EpisodeReader):
     "Reads episodes with tools"
@@ -252,7 +252,7 @@ class _ToolReader(EpisodeReader):
 
     def calls(self, t:Trajectory)->list:
         "Tools and arguments of the calls that brought something new and no error"
-        steps = [(step.action, after) for step, after, _ in replay(t) if not _error.match(after)]
+        steps = [(step.action, after) for step, after, _ in replay(t) if not _nothing.match(after)]
         return [_read_call(action) for action, _ in dict.fromkeys(steps)]
 
     def order(self, t:Trajectory)->tuple:
