@@ -66,7 +66,7 @@ def test_a_win_after_the_steps_of_a_test_is_no_win_of_a_trial(monkeypatch):
     suite, config = suites_of()[0][0], CONFIG.merged({'env.max_steps': 5})
     def finished(steps):
         t = Trajectory(f'{steps}', 'cool the mug', 'cool', [Step('', '')]*steps, True)
-        return SimpleNamespace(done=True, retriever=None, rows=[], trajectory=lambda: t)
+        return SimpleNamespace(done=True, retriever=None, rows=[], told=[], trajectory=lambda: t)
     monkeypatch.setattr(phases, '_round_groups', lambda *args: [[finished(4), finished(5), finished(6)]])
     monkeypatch.setattr(phases, 'play_episodes', lambda *args: None)
     played = phases.play_trials(None, [suite], {suite.name: SkillBank()}, config)[suite.name]
@@ -158,19 +158,19 @@ def test_without_rl_rounds_in_test_suites_try_what_nobody_else_has(tmp_path, mon
     assert asked[0] == (iterations, tries) and {said[1] for said in asked} == {tries}
 
 def test_tries_that_look_around_are_sent_each_elsewhere_and_where_nobody_was():
-    config = CONFIG.merged({'evolution.gate': 'probation'})
+    config = CONFIG.merged({'evolution.gate': 'probation', 'env.test_tasks': 8})
     suite, bank = suites_of(config)[0][0], SkillBank()
     suite.house = Household(suite.name, ways=False) # Else some are told what to try instead
     past = phases.collect_games(build_local_policy(config), suite, config)
     reader = world('alfworld').teacher().reader
     known = {(reader.room(t), place) for t in past for place in reader.found(t)}
     groups = list(phases._round_groups(suite, bank, config, 0, 1, past))
-    assert [len(group[0].skills) for group in groups] == [0, 3, 0, 3]
+    assert [len(group[0].skills) for group in groups] == [0, 0, 0, 3, 0, 3, 0, 3]
     sent = [(frozenset(e.notes.receptacles), line.partition(' in ')[2].rstrip('.'))
-            for e in (groups[1][0], groups[3][0]) for line in e.skills]
+            for e in (groups[3][0], groups[5][0]) for line in e.skills]
     assert len(set(sent)) == 6 and not known & set(sent)
     explore = world('alfworld').explorer(past)
-    lines = [line for _ in range(3) for line in explore(groups[1][0])]
+    lines = [line for _ in range(3) for line in explore(groups[3][0])]
     assert len(set(lines)) == 9
 
 class Recorded:

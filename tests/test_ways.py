@@ -8,7 +8,7 @@ from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.scene import CATEGORIES
-from skillrl.envs.alfworld.ways import decided_at, HouseholdEnv, way_choices, WayEngine
+from skillrl.envs.alfworld.ways import DECISIVE, decided_at, HouseholdEnv, way_choices, WayEngine
 from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 from skillrl.envs.base import seeded, world
 from skillrl.envs.search.encyclopedia import COVERS, EncyclopediaEnv
@@ -101,12 +101,13 @@ def test_a_change_is_noticed_forgotten_and_learnt():
     house, name = households('train', 3)[2], 'alfworld'
     later, teacher = house.change(), world(name).teacher()
     [verb] = [verb for verb in house.ways if house.ways[verb] != later.ways[verb]]
-    before = experimented(name, HouseholdSuite(house), [house.game('val', i, verb) for i in range(2)])
+    [category] = [c for c, decided in DECISIVE.items() if decided == verb]
+    before = experimented(name, HouseholdSuite(house), [house.game('val', i, category) for i in range(2)])
     assert told(name, before) == {house.way(verb)}
-    games, suite = [later.game('val', i, verb) for i in range(2)], HouseholdSuite(later)
+    games, suite = [later.game('val', i, category) for i in range(2)], HouseholdSuite(later)
     past = [*before, played(name, suite, games[0], [*truths(suite)[1], house.way(verb)])]
     bank = distill(before, teacher)
-    gone = {id for p in teacher.propose(bank, past[-1:], past, [verb], 9) for id in p.ids}
+    gone = {id for p in teacher.propose(bank, past[-1:], past, [category], 9) for id in p.ids}
     assert told(name, past) == set() and house.way(verb) in {bank.get(id).principle for id in gone}
     assert told(name, experimented(name, suite, games, past)) == {later.way(verb)}
 

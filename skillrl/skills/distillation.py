@@ -357,7 +357,7 @@ def propose(self:OfflineTeacher,
     for new in found:
         about = '' if isinstance(new, Mistake) else subject(new.principle)
         asking, old = asks.get(about, Counter()), known.get(about)
-        home = self.home(new, old, evidence, categories) if self.unasked else ''
+        home = self.home(new, old, evidence, categories) if self.unasked or old else ''
         category, n = max(asking.items(), key=lambda pair: pair[1], default=(home, 0))
         if not category or normal(advice(new)) in said:
             continue

@@ -192,6 +192,7 @@ class _Evidence:
         self.seen = defaultdict(set)   # Pairs of game and place, by room, thing and what the place counts as
         self.looked = defaultdict(dict) # Such pairs, by room and what the place counts as, in order
         self.has = defaultdict(set)    # Games, by room and thing
+        self.met = defaultdict(dict)   # Those that saw it, in order, with the places
         self.rooms = defaultdict(set)  # Rooms, by room, thing and place
         for v in visits:
             self.add(v)
@@ -205,8 +206,25 @@ class _Evidence:
         "How often the thing was there, and how often it was looked for there where it could have been"
         possible = self.has[room, thing]
         looked = [pair for pair in self.looked[room, place] if pair[0] in possible]
-        recent = looked if self.pooled else looked[-_RECENT:]
+        if self.pooled:
+            return len(self.seen[room, thing, place].intersection(looked)), len(looked)
+        lately, since = self.lately(room, thing)
+        if lately and place not in lately:
+            return 1, _RECENT
+        if lately:
+            looked = looked[looked.index((since, place)):]
+        recent = looked[-_RECENT:]
         return len(self.seen[room, thing, place].intersection(recent)), len(recent)
+
+    def lately(self, room:object, thing:str)->tuple[set, str]: # Places, and the first of these games
+        "Where all games saw the thing that saw it last, two at least"
+        games = list(self.met[room, thing].items())[::-1]
+        (since, common), n = games[0], 0
+        for game, places in games:
+            if not common & places:
+                break
+            since, common, n = game, common & places, n + 1
+        return (common, since) if n > 1 else (set(), '')
 
 # %% ../../nbs/460_skills.evidence.ipynb #e9eae92f
 @patch
@@ -221,6 +239,7 @@ def add(self:_Evidence, v:_Visit)->None:
         for thing in things:
             self.seen[room, thing, place].add((v.game, where))
             self.rooms[room, thing, place].add(v.room)
+            self.met[room, thing].setdefault(v.game, set()).add(place)
 
 # %% ../../nbs/460_skills.evidence.ipynb #ab8f3dc8
 @patch(as_prop=True)

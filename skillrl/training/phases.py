@@ -248,6 +248,33 @@ def experience_in(
     return Experience(seen, evidence, held_out)
 
 # %% ../../nbs/615_training.phases.ipynb #d9089e22
+class _Choice:
+    "From which games a round chooses, and what it knows of them"
+    def __init__(self, games, bank, config, played):
+        retriever = build_retriever(on_trial(bank), config)
+        self.found = [(game, retriever.retrieve(game.task)) for game in games]
+        self.last = {} # Id → number of the last episode that showed the entry, and whether that was won
+        for i, t in enumerate(played):
+            self.last |= dict.fromkeys(t.steps[0].skills, (i, bool(t.success)))
+
+    def served(self, pair):
+        "How well the bank fits a game, without entries with which the last game was lost"
+        _, found = pair
+        trusted = [o.id for o in found.task_specific if self.last.get(o.id, (0, True))[1]]
+        return max([found.scores.get(id, 0.) for id in trusted], default=0.)
+
+    def checked(self, pair):
+        "The number of the episode since which something that a game is shown was not shown"
+        return min([self.last.get(id, (-1, True))[0] for id in pair[1].ids], default=-1)
+
+    def take(self, key):
+        "The game with the least `key`, which is chosen no more"
+        game, found = chosen = min(self.found, key=key)
+        self.found.remove(chosen)
+        number = 1 + max([i for i, _ in self.last.values()], default=0)
+        self.last |= {id: (number, self.last.get(id, (0, True))[1]) for id in found.ids}
+        return game
+
 def _chosen(
     games:Sequence[Any], # To choose from
     bank:SkillBank,
@@ -255,16 +282,13 @@ def _chosen(
     config:SkillRLConfig,
     played:Sequence[Trajectory],
 )->tuple[list, list]:
-    "The games that `bank` serves best of categories in which nobody has won, and those that it serves least"
-    retriever = build_retriever(on_trial(bank), config)
-    def served(game:Any)->float:
-        found = retriever.retrieve(game.task)
-        return max([found.scores.get(o.id, 0.) for o in found.task_specific], default=0.)
-    ordered = sorted(games, key=served)
-    won = {t.category for t in played if t.success}
-    best = {game.category: game for game in ordered if game.category not in won}
-    first = list(best.values())[:n//2]
-    return first, [game for game in ordered if game not in first][:n - len(first)]
+    "Games of categories in which nobody has won; and by turns those shown what is oldest, and those served least"
+    choice, won = _Choice(games, bank, config, played), {t.category for t in played if t.success}
+    best = {pair[0].category: pair for pair in sorted(choice.found, key=choice.served)}
+    first = [game for category, (game, _) in best.items() if category not in won][:n//2]
+    choice.found = [pair for pair in choice.found if pair[0] not in first]
+    keys = choice.checked, choice.served
+    return first, [choice.take(keys[k % 2]) for k in range(len(first), min(n, len(games)))]
 
 def _round_groups(suite, bank, config, number, tries, played=()):
     "The groups of one round; of single tries every second one looks around, where `played` have not"

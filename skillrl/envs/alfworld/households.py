@@ -169,12 +169,12 @@ class Household:
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #faf38f5a
 @patch
 def change(self:Household)->'Household':
-    "The household half-way through a year: it keeps a third of its things elsewhere, and has one other way"
+    "The household half-way through a year: it keeps a quarter of its things elsewhere, and has one other way"
     new, rng = copy(self), seeded('change', self.name)
     new.split_suffix, new.homes = '.changed', dict(self.homes)
     wanted = [goal for some in (self.goals, self.new_goals) for pairs in some.values() for goal, _ in pairs]
     movable = sorted(self.homes.keys() - {'desklamp'})
-    for thing in rng.sample(movable, len(movable)//3):
+    for thing in rng.sample(movable, len(movable)//4):
         room, home = self.homes[thing]
         avoid = {kind(home), *_NO_HOMES, *(goal.target for goal in wanted if goal.thing == thing)}
         free = [place for place in self.places[room] if kind(place) not in avoid]
