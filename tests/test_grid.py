@@ -22,8 +22,9 @@ def suites_of(name):
     return world(name).suites(SkillRLConfig().merged({'env.name': name, 'env.test_suites': 3}).env)[1]
 
 def bank_of(name, suite):
-    "All that is true of a suite, something false, and what is true everywhere"
-    said = [*sorted(true_sentences(name, suite)), FALSE, 'To put: take, move.', 'Open what is closed.']
+    "Half of what is true of a suite, something false, and what is true everywhere"
+    method = f'To put: take, wait {suite.name}, move.'
+    said = [*sorted(true_sentences(name, suite))[::2], FALSE, method, 'Open what is closed.']
     statuses = 'active', 'probation', 'retired'
     skills = [Skill(f's{i}', 'Where', text, category='pick', status=statuses[i % 3])
               for i, text in enumerate(said)]
@@ -35,15 +36,24 @@ def test_a_placebo_has_the_form_of_a_bank_and_says_nothing_true(name):
     suites = suites_of(name)
     banks = {suite.name: bank_of(name, suite) for suite in suites}
     for suite in suites:
-        bank, false = banks[suite.name].items(), placebos(name, suites, banks)[suite.name].items()
+        bank, false = (some[suite.name].items() for some in (banks, placebos(name, suites, banks)))
+        methods = {text for some in banks.values() for text in map(advice, some.items()) if 'To put' in text}
         assert [(o.id, o.category, o.status, o.title) for o in false] == [
             (o.id, o.category, o.status, o.title) for o in bank]
-        assert not {advice(o) for o in false} & {*true_sentences(name, suite), *map(advice, bank)}
+        assert not {advice(o) for o in false} & {*true_sentences(name, suite), *map(advice, bank), *methods}
         pairs = [(advice(a), advice(b)) for a, b in zip(bank, false)]
         assert all(taken_apart(a)[:2] == taken_apart(b)[:2] for a, b in pairs if b != backwards(a))
         assert sum(b == backwards(a) for a, b in pairs) <= 4 # They have no form, or nobody else's fact
         assert sum(map(len, dict(pairs).values())) == pytest.approx(sum(map(len, dict(pairs))), rel=.05)
     assert advice(banks[suites[0].name].items()[0]) in true_sentences(name, suites[0]) # None was changed
+
+def test_each_page_of_an_encyclopedia_that_tells_the_truth_is_a_true_sentence():
+    suite = suites_of('search')[0]
+    true = true_sentences('search', suite)
+    for (kind, name), facts in suite.book.truth.items():
+        for page, text in suite.book.pages(kind, name).items():
+            honest = all(value in text for value in facts.values())
+            assert (f'Look for {kind} in {page}.' in true) == honest
 
 def test_a_placebo_exchanges_what_a_bank_says_and_takes_from_others_what_it_lacks():
     said = ['Look for mug in shelf 1.', 'Look for pan in drawer 2.', 'Before heat: look.']
@@ -120,8 +130,8 @@ def test_a_share_of_steps_is_read_off_both_curves_and_is_at_most_that_where_one_
     assert steps_until([(10, .2), (20, .6), (40, 1.)], .8) == 30
     assert steps_until([(10, .9)], .8) == 10 and steps_until([(10, .2), (20, .7)], .8) is None
     evolved = curve((10, '00000'), (20, '11110'))
-    slow, never = curve((50, '11000'), (90, '11111')), curve((50, '11000'))
-    for blind, share in ((slow, 20/(50 + 40*2/3)), (never, 20/50)):
+    fast, slow, never = (curve((60, '11111')), curve((50, '11000'), (90, '11111')), curve((50, '11000')))
+    for blind, share in ((fast, 20/(10 + 50*.8)), (slow, 20/(50 + 40*2/3)), (never, 20/50)):
         pairs = curves_by_suite([row(arms=dict(evolution=evolved, blind=blind))])
         assert share_of_steps(pairs) == pytest.approx(share)
         assert drawn_share(pairs).low == pytest.approx(share) == drawn_share(pairs).high
