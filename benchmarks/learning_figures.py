@@ -2,7 +2,7 @@
 import random
 from itertools import product
 from skillrl.core.stats import Rate, clustered_gain, clustered_rate
-from skillrl.core.tables import Table, row_name
+from skillrl.core.tables import Table, counted, row_name
 
 # Conditions
 
@@ -166,7 +166,7 @@ def print_result(data, costs):
         for arm, points in row['arms'].items():
             print(f'  {arm:9} {curve_told(points)}')
     n = sum(len(row['ways']) for row in rows)
-    print(f"\n{data['env']}, {len(rows)} seeds, {n} suites: mean [95 % interval by suite] of games")
+    print(f"\n{data['env']}, {counted(len(rows), 'seed')}, {n} suites: mean [95 % interval by suite] of games")
     print(figures(rows, {name: [condition] for name, condition in conditions_told(rows).items()}, rate_of))
     print('\nGains, game by game')
     print(figures(rows, contrasts_told(rows), gain))
