@@ -165,8 +165,8 @@ def print_result(data, costs):
         print(f"seed {row['seed']}: {row['steps']:,} steps {row['spent']}, without banks {row['without']}")
         for arm, points in row['arms'].items():
             print(f'  {arm:9} {curve_told(points)}')
-    n = sum(len(row['ways']) for row in rows)
-    print(f"\n{data['env']}, {counted(len(rows), 'seed')}, {n} suites: mean [95 % interval by suite] of games")
+    judged = f"{counted(len(rows), 'seed')}, {sum(len(row['ways']) for row in rows)} suites"
+    print(f"\n{data['env']}, {judged}: mean [95 % interval by suite] of games")
     print(figures(rows, {name: [condition] for name, condition in conditions_told(rows).items()}, rate_of))
     print('\nGains, game by game')
     print(figures(rows, contrasts_told(rows), gain))
