@@ -18,8 +18,8 @@ others for each seed, on goals that nobody has practised. Then, on the same game
 Games whose suite wants a step before the decisive one, its way, are reported apart. Intervals are of 95 %, by
 suite (`learning_figures.py`). Prints the targets, which are those of households, and exits 1 when one is
 missed. DIR keeps `ENV/SEED` for each run and a file for each arm that is done, so what was stopped goes on
-there. `--save FILE` keeps what the pages draw, with commit and versions and without times; of several worlds the
-first is in FILE, and others beside it in FILE with their name. `--smoke` plays few and short episodes.
+there. `--save FILE` keeps what the pages draw, with commit and versions and without times; of several worlds
+the first is in FILE, and others beside it in FILE with their name. `--smoke` plays few and short episodes.
 """
 import argparse, json, platform, resource, shutil, subprocess, sys, time
 from collections import defaultdict
