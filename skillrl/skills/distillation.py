@@ -328,13 +328,14 @@ def home(self:OfflineTeacher,
     return weak.most_common(1)[0][0] if weak else ''
 
 # %% ../../nbs/06_skills.distillation.ipynb #8b192959
+_GONE = 'the episodes do not show it any more' # Until they do again
+
 def _no_longer_shown(known, found):
     "Proposals to retire what of `known`, by its subject, was once counted and is not `found` any more"
     about = {subject(o.principle) for o in found if not isinstance(o, Mistake)}
     counted = [o for subject, o in known.items() if subject not in about
                and o.provenance.get('teacher') == 'offline' and {'belief', 'opened'} & {*o.provenance}]
-    why = 'the episodes do not show it any more'
-    return [Proposal('retire', ids=(o.id,), hypothesis=why) for o in counted]
+    return [Proposal('retire', ids=(o.id,), hypothesis=_GONE) for o in counted]
 
 # %% ../../nbs/06_skills.distillation.ipynb #ffe4dd70
 @patch
@@ -350,7 +351,8 @@ def propose(self:OfflineTeacher,
     failures = [t for t in failures if category_of(t, router) in categories]
     asks = _asked_for(failures, select(evidence, success=True), self.reader)
     failed = Counter(category_of(t, router) for t in failures)
-    said = {normal(advice(o)) for o in bank.items() if o.status != 'quarantined'}
+    final = [o for o in bank.items() if o.status != 'quarantined' and o.provenance.get('retired') != _GONE]
+    said = {normal(advice(o)) for o in final}
     known = {subject(o.principle): o for o in bank.items('active', PROBATION) if not isinstance(o, Mistake)}
     refused, ranked = bank.metadata.get('refused', {}), []
     found = self.distill(evidence)

@@ -180,8 +180,6 @@ def visits_of(trajs:list[Trajectory], reader:EpisodeReader)->list[_Visit]:
 # %% ../../nbs/460_skills.evidence.ipynb #4a3f8d24
 _ANY = 'any' # Stands for the room where rooms are taken together
 
-_RECENT = 6 # Looks into a place that still count, since things move
-
 class _Evidence:
     "Where things were seen, and where they were looked for in vain"
     def __init__(self,
@@ -202,29 +200,31 @@ class _Evidence:
         "What `place` is counted as"
         return re.sub(r' \d+$', '', place) if self.pooled else place
 
-    def count(self, room:object, thing:str, place:str)->tuple[int, int]: # (n, m)
-        "How often the thing was there, and how often it was looked for there where it could have been"
-        possible = self.has[room, thing]
-        looked = [pair for pair in self.looked[room, place] if pair[0] in possible]
-        if self.pooled:
-            return len(self.seen[room, thing, place].intersection(looked)), len(looked)
-        lately, since = self.lately(room, thing)
-        if lately and place not in lately:
-            return 1, _RECENT
-        if lately:
-            looked = looked[looked.index((since, place)):]
-        recent = looked[-_RECENT:]
-        return len(self.seen[room, thing, place].intersection(recent)), len(recent)
+# %% ../../nbs/460_skills.evidence.ipynb #fab6b515
+_RECENT = 6 # Looks into a place that still count
 
-    def lately(self, room:object, thing:str)->tuple[set, str]: # Places, and the first of these games
-        "Where all games saw the thing that saw it last, two at least"
-        games = list(self.met[room, thing].items())[::-1]
-        (since, common), n = games[0], 0
-        for game, places in games:
-            if not common & places:
-                break
-            since, common, n = game, common & places, n + 1
-        return (common, since) if n > 1 else (set(), '')
+@patch
+def count(self:_Evidence, room:object, thing:str, place:str)->tuple[int, int]: # (n, m)
+    "How often the thing was there, and how often it was looked for there where it could have been"
+    looked = [pair for pair in self.looked[room, place] if pair[0] in self.has[room, thing]]
+    where, since = self.lately(room, thing)
+    if where and place not in where:
+        return 1, _RECENT
+    if where:
+        looked = looked[looked.index((since, place)):]
+    recent = looked if self.pooled else looked[-_RECENT:]
+    return len(self.seen[room, thing, place].intersection(recent)), len(recent)
+
+@patch
+def lately(self:_Evidence, room:object, thing:str)->tuple[set, str]: # Empty with rooms pooled
+    "Where all games saw the thing that saw it last, if two did, and the first of them"
+    where, run = set(), []
+    for game, places in reversed(self.met[room, thing].items()):
+        if run and not where & places:
+            break
+        where = where & places if run else places
+        run.append(game)
+    return (where, run[-1]) if len(run) > 1 and not self.pooled else (set(), '')
 
 # %% ../../nbs/460_skills.evidence.ipynb #e9eae92f
 @patch
@@ -412,8 +412,8 @@ def experiments(
     played:Iterable[Trajectory], # Of one suite
     reader:EpisodeReader,
     said:Collection[str]=(),     # Sentences of its bank, which need not be told
-)->Callable[[Any], list[str]]: # From a started `Episode` and a number of lines to these; none if nothing is missing
-    "What tells agents what opened a door, or else to try what might be missing before it, each something else"
+)->Callable[[Any], list[str]]: # From a started `Episode` and how many lines to these; maybe none
+    "What tells agents what opened a door, or else what to try before it, each something else"
     ways, told = Ways(played, reader), defaultdict(set)
     def lines(episode:Any, most:int=_TRIED)->list[str]:
         unplayed = Trajectory('', episode.task, episode.category, [Step(episode.first, '')])

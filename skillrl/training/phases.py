@@ -9,6 +9,7 @@ __all__ = ['TRIES', 'collect_games', 'transcripts', 'learns_from_won', 'demonstr
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -181,7 +182,7 @@ def _experimenter(suite, bank, config, played):
     return world(config.env.name).experimenter(played, {advice(o) for o in bank.items()})
 
 def _tell_experiments(group, experiment):
-    "Let each episode of `group` try what is missing, one thing each where they are several; was there anything?"
+    "Let each episode of `group` try what is missing, one thing each where they are several; any?"
     if experiment is None:
         return False
     most = [1] if len(group) > 1 else []
@@ -222,7 +223,7 @@ def trial_trajectory(episode:Episode)->Trajectory: # ValueError if it is not ove
 
 # %% ../../nbs/615_training.phases.ipynb #41139d9f
 TRIES = 2  # Of each game of a round that has nothing but its own trials to go by
-_CHOICE = 16 # Games from which each one is chosen, where no server has to be asked about them
+_CHOICE = 6 # Games from which each one is chosen, where no server has to be asked about them
 
 def _next_games(
     suite:Any, split:str,
@@ -248,33 +249,39 @@ def experience_in(
     return Experience(seen, evidence, held_out)
 
 # %% ../../nbs/615_training.phases.ipynb #d9089e22
+_OLD = 32 # Episodes of a suite after which an entry that was shown is to be checked
+
 class _Choice:
-    "From which games a round chooses, and what it knows of them"
+    "From which games a round chooses, and what is known of the entries that they are shown"
     def __init__(self, games, bank, config, played):
         retriever = build_retriever(on_trial(bank), config)
         self.found = [(game, retriever.retrieve(game.task)) for game in games]
+        self.plays, self.now = Counter(t.category for t in played), len(played)
         self.last = {} # Id → number of the last episode that showed the entry, and whether that was won
         for i, t in enumerate(played):
             self.last |= dict.fromkeys(t.steps[0].skills, (i, bool(t.success)))
 
     def served(self, pair):
-        "How well the bank fits a game, without entries with which the last game was lost"
-        _, found = pair
+        "How well the bank fits a game, but for what last lost one; then how often its category was played"
+        game, found = pair
         trusted = [o.id for o in found.task_specific if self.last.get(o.id, (0, True))[1]]
-        return max([found.scores.get(id, 0.) for id in trusted], default=0.)
+        return max([found.scores.get(id, 0.) for id in trusted], default=0.), self.plays[game.category]
 
     def checked(self, pair):
-        "The number of the episode since which something that a game is shown was not shown"
-        return min([self.last.get(id, (-1, True))[0] for id in pair[1].ids], default=-1)
+        "When the oldest entry of a game was shown, where that is long ago; then as `served`"
+        shown = [self.last[id][0] for id in pair[1].ids if id in self.last]
+        old = [number for number in shown if number <= self.now - _OLD]
+        return min(old, default=self.now), self.served(pair)
 
     def take(self, key):
         "The game with the least `key`, which is chosen no more"
         game, found = chosen = min(self.found, key=key)
         self.found.remove(chosen)
-        number = 1 + max([i for i, _ in self.last.values()], default=0)
-        self.last |= {id: (number, self.last.get(id, (0, True))[1]) for id in found.ids}
+        self.plays[game.category] += 1
+        self.last |= {id: (self.now, self.last.get(id, (0, True))[1]) for id in found.ids}
         return game
 
+# %% ../../nbs/615_training.phases.ipynb #a1d222dc
 def _chosen(
     games:Sequence[Any], # To choose from
     bank:SkillBank,
@@ -282,14 +289,16 @@ def _chosen(
     config:SkillRLConfig,
     played:Sequence[Trajectory],
 )->tuple[list, list]:
-    "Games of categories in which nobody has won; and by turns those shown what is oldest, and those served least"
+    "Games of categories in which nobody has won; then by turns those to be checked and those served least"
     choice, won = _Choice(games, bank, config, played), {t.category for t in played if t.success}
-    best = {pair[0].category: pair for pair in sorted(choice.found, key=choice.served)}
-    first = [game for category, (game, _) in best.items() if category not in won][:n//2]
-    choice.found = [pair for pair in choice.found if pair[0] not in first]
+    best = {game.category: (game, found) for game, found in sorted(choice.found, key=choice.served)}
+    first = [pair for category, pair in best.items() if category not in won][:n//2]
+    choice.found = [pair for pair in choice.found if pair not in first]
     keys = choice.checked, choice.served
-    return first, [choice.take(keys[k % 2]) for k in range(len(first), min(n, len(games)))]
+    rest = [choice.take(keys[k % 2]) for k in range(len(first), min(n, len(games)))]
+    return [game for game, _ in first], rest
 
+# %% ../../nbs/615_training.phases.ipynb #1cf46b0a
 def _round_groups(suite, bank, config, number, tries, played=()):
     "The groups of one round; of single tries every second one looks around, where `played` have not"
     n = max(1, config.env.test_tasks//tries)

@@ -144,7 +144,7 @@ def prepare(self:AlfworldExpert,
     verb:str,
     command:str, # What is wanted here
 )->tuple[str, str]:
-    "Do `command`, or all that skills want before, for a step costs little; else send it, then go and come back"
+    "Do `command`, or first all that skills want before it; where that is refused, go and come back"
     if command in self.can:
         return f'{verb} {kind(self.notes.holding)}', command
     told = [what for about, (what, *_) in self.hints if about == f'before {verb}']

@@ -47,7 +47,7 @@ class AlfworldNotes:
         self.found = {}                      # Receptacle → what it held when first seen
         self.closed, self.inside = set(), {} # Receptacles known to be shut; bowl or mug → what is in it
         self.place, self.holding = '', ''    # Receptacle last gone to; thing in hand
-        self.here = []                       # The last command before the arrival at `place`, and those done since
+        self.here = []                       # The last command before `place`, and those done there
         self.refused = set()                 # Commands that did nothing since then
         self.done = {}                       # Thing → words of clean, heat, cool, use
         self._beside = {}                    # Receptacle → its neighbours
