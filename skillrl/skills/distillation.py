@@ -318,14 +318,14 @@ def home(self:OfflineTeacher,
     evidence:list[Trajectory],  # Episodes that show it
     categories:list[str],       # Weak ones
 )->str: # '' if it is to stay unsaid
-    "The category of what the bank has wrong, or the weak one in which a thing was seen most"
+    "The category of what the bank has wrong, or the weak one in which a thing was seen most, or the weakest"
     if isinstance(new, Mistake):
         return ''
     if old:
         return old.category
     seen = {t.id: category_of(t, self.reader.router) for t in evidence}
     weak = Counter(seen[i] for i in new.provenance['trajectories'] if seen[i] in categories)
-    return weak.most_common(1)[0][0] if weak else ''
+    return weak.most_common(1)[0][0] if weak else categories[0]
 
 # %% ../../nbs/06_skills.distillation.ipynb #8b192959
 _GONE = 'the episodes do not show it any more' # Until they do again

@@ -329,7 +329,7 @@ def _claim_asked(thing, asking, visits, evidence):
 
 # %% ../../nbs/460_skills.evidence.ipynb #848b2244
 def _claims_unasked(visits, evidence, asked):
-    "Claims of things that no goal needed, where one room only is known to keep them"
+    "Claims of things that no goal needed, where they were seen in one room mostly"
     rooms, out = defaultdict(set), []
     for room, thing, _ in evidence.counts:
         if thing not in asked:
@@ -337,9 +337,10 @@ def _claims_unasked(visits, evidence, asked):
     for thing, its_rooms in rooms.items():
         found = [evidence.ranked(room, thing)[0] for room in its_rooms]
         likely = [best for best in found if best.belief >= _MIN_BELIEF]
-        if len(likely) == 1:
-            seen = [v.trajectory for v in visits if _saw(v, thing, likely[0].place, evidence)]
-            out.append(Claim(thing, likely, [], seen))
+        clear = [best for best in likely if 3*best.n > 2*sum(other.n for other in likely)]
+        for best in clear:
+            seen = [v.trajectory for v in visits if _saw(v, thing, best.place, evidence)]
+            out.append(Claim(thing, clear, [], seen))
     return out
 
 # %% ../../nbs/460_skills.evidence.ipynb #1b280800
