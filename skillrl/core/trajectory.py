@@ -279,7 +279,7 @@ class Router:
     canonical:Callable[[str], str] = str # Any spelling of a category → ours
     served_by:Mapping[str, str] = field(default_factory=dict) # Category → what serves it in a bank without
     procedure:frozenset = frozenset() # Words of how tasks are done; none where tasks name no thing to find
-    things:frozenset = frozenset()    # Names of things, lower case; a sentence that has one is not general
+    things:frozenset = frozenset()    # Names of things, lower case; what has one does not become general
     facts:frozenset = frozenset()     # Other words that two sentences may differ in, such as places and verbs
     sections:Mapping[str, Sections] = field(default_factory=dict) # Program, such as 'krill' → its names
 

@@ -149,12 +149,14 @@ class _LexicalRanker:
 # %% ../../nbs/05_skills.retrieval.ipynb #59b46349
 @patch
 def _fits(self:_LexicalRanker, i, similarity, asked, sought, category):
-    "Is the specific skill `i` for a task with the terms `asked` that needs what the terms `sought` name?"
+    "Is the skill `i` for a task with the terms `asked` that needs what the terms `sought` name?"
     words = self.words[i]
+    about_another = self.things[i] and not self.things[i] & asked
     if sought & words:
         return True
-    about_another = sought and self.things[i] and not self.things[i] & asked
-    if similarity <= self.threshold or about_another:
+    if self.categories[i] == 'general':
+        return not about_another
+    if similarity <= self.threshold or sought and about_another:
         return False
     if self.categories[i] == category:
         return True
@@ -176,11 +178,11 @@ def __call__(self:_LexicalRanker,
         scores[id] = similarity + (3*names + 2.5*learnt + 1.5*(self.categories[i] == category))
         if self._fits(i, similarity, asked.keys(), sought, category):
             fitting.add(id)
-    specific, general, mistakes = _pools(self.items, self.categories, self.categories)
-    specific = [o for o in specific if o.id in fitting]
-    for pool in (specific, general, mistakes):
+    *skills, mistakes = _pools(self.items, self.categories, self.categories)
+    fit = [[o for o in pool if o.id in fitting] for pool in skills]
+    for pool in (*fit, mistakes):
         pool.sort(key=lambda o: -scores[o.id])
-    return (specific, general, mistakes), scores
+    return (*fit, mistakes), scores
 
 # %% ../../nbs/05_skills.retrieval.ipynb #21e493f9
 class _EmbeddingRanker:

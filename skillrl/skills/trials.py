@@ -210,7 +210,7 @@ def _verdict(o, known):
         return 'active', known.effect, ''
     if low > 0 and _widely_tried(o):
         return 'active', known.effect, ''
-    if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0] > 0:
+    if known.vouched and known.likely.interval(1/3)[0] > 0:
         return 'active', known.likely, ''
     if groups >= _ENOUGH_GROUPS:
         return 'retired', known.effect, f'{groups} groups did not show that it helps'

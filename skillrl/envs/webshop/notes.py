@@ -121,6 +121,8 @@ _SOLD_AS, _SIZES = 'Sold as: ', 'Sizes: '
 
 @patch
 def _see_details(self:ShopNotes, clicked):
+    if self.kind == 'details': # It stays open after a click in vain
+        return
     self.kind = 'details'
     self.did.append(clicked)
     self.gone = ways_gone([page for page in self.did if page in DETAIL_PAGES])

@@ -33,7 +33,10 @@ def _notes_at_end(t:Trajectory)->ShopNotes|None: # None for requests of other sh
 
 def bought(t:Trajectory)->bool:
     "Did the episode end with a purchase?"
-    return bool(t.steps) and t.steps[-1].action == 'click[buy now]'
+    if not t.steps:
+        return False
+    last = t.steps[-1]
+    return last.action == 'click[buy now]' and last.action in (last.admissible or [last.action])
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #3c210d87
 @dataclass
@@ -146,9 +149,11 @@ def attempts(self:ShopReader, t:Trajectory)->list[Attempt]: # One, in generated 
     if not end:
         return []
     asked = end.request.query
+    worthless = title_word(end.title) if bought(t) and not t.reward else ''
     found = Attempt(buying(shop_category(asked)), might=WAYS)
     for step, _, notes in replay(t, ShopNotes):
-        right = end.sold_as.get(title_word(notes.title), asked) == asked
+        word = title_word(notes.title)
+        right = word != worthless and end.sold_as.get(word, asked) == asked
         tried = notes.gone or step.action == 'click[buy now]'
         if notes.kind == 'product' and right and notes.shut and tried:
             found.shut += notes.shut

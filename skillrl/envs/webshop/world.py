@@ -89,13 +89,13 @@ def __len__(self:ShopSuite)->int:
     return sum(map(len, self.lists))
 
 # %% ../../../nbs/599_envs.webshop.world.ipynb #2ea98c94
-_FACTS = frozenset(' '.join([*NAMES, *VALUES['size'], *(ware.query for ware in WARES)]).split())
+_FACTS = frozenset(' '.join([*NAMES, *(ware.query for ware in WARES)]).split())
 
 class WebShop(GeneratedWorld):
     "WebShop, in generated shops, with the original data or on a server"
     name = 'webshop'
     categories = CATEGORIES
-    router = replace(ROUTER, facts=_FACTS)
+    router = replace(ROUTER, things=frozenset(VALUES['size']), facts=_FACTS)
     weights = 'webshop'
     variants = {'': (False, True), 'template': (False,), 'human': (True,)} # Are goals written by people?
     noted, shown = ShopNotes, ShopExpert
