@@ -70,6 +70,7 @@ def test_splits_of_a_run_do_not_meet(whole):
     for line in (whole[0]/'trajectories.jsonl').read_text().splitlines():
         t = json.loads(line)
         seen.setdefault(t['metadata']['phase'], set()).add(t['game'])
+    assert seen.pop('sft') <= seen['collect'] # The expert shows what was collected
     assert all(a.isdisjoint(b) for k,a in seen.items() for l,b in seen.items() if k!=l)
     looks = [json.loads(l) for l in (whole[0]/'evolution.jsonl').read_text().splitlines()]
     assert looks and all(x['rates_before'] for x in looks)

@@ -196,17 +196,21 @@ def test_the_shipped_policy_is_small_and_writes_names():
             assert len(tokenizer(prompt)['input_ids']) < 200 and '<unk>' not in tokenizer.tokenize(prompt)
 
 def test_the_shipped_policy_reads_its_skills():
-    "Where it looks on a page at all, that is the one a skill names"
+    "Where its second search is on a page at all, that is the one a skill names"
     policy = build_local_policy(SkillRLConfig().merged({'env.name': 'search'}))
     suite = _EncyclopediaSuite('train-000', dict(offers=offered))
     asked = [q for q in suite.games('train', 100) if len(q.hops) == 1][:12]
-    prompts, named = [], []
+    episodes, named = [], []
     for i, question in enumerate(asked):
         for page in PAGES[i % 2::2]:
             skills = [f'Look for {question.hops[0].kind} in {page}.']
-            prompts.append(policy.encode(Episode(suite.env(question, 4), question, skills=skills).messages()))
+            episodes.append(Episode(suite.env(question, 4), question, skills=skills))
             named.append(page)
-    texts = [reply.text.partition('<action>')[2] for reply in policy.generate(prompts, temperature=0)]
+    for turn in range(2):
+        replies = policy.generate([policy.encode(e.messages()) for e in episodes], temperature=0)
+        texts = [reply.text.partition('<action>')[2] for reply in replies]
+        for episode, reply in zip(episodes, replies if turn == 0 else ()):
+            episode.play(reply.text)
     looked = [(page, text) for page, text in zip(named, texts) if any(p in text for p in PAGES)]
     assert len(looked) > len(texts)/5 and share([page in text for page, text in looked]) > .6
 

@@ -75,7 +75,7 @@ class RLConfig:
     learning_rate:float = opt(5e-4, lo=1e-9, hi=1) # Constant
     kl_coeff:float = opt(0.01, lo=0) # $\beta$
     clip_epsilon:float = opt(0.2, lo=1e-9, hi=1) # $\epsilon$
-    invalid_action_penalty:float = opt(0.1, lo=0) # Off the advantage of a step whose action was refused
+    invalid_action_penalty:float = opt(0.5, lo=0) # Off the advantage of a step whose action was refused
     algorithm:str = opt('grpo', choices=('grpo', 'dr_grpo', 'dapo', 'gigpo')) # GRPO, or a relative of it
 
 # %% ../../nbs/01_core.config.ipynb #8332aec3

@@ -325,17 +325,19 @@ def home(self:OfflineTeacher,
         return old.category
     seen = {t.id: category_of(t, self.reader.router) for t in evidence}
     weak = Counter(seen[i] for i in new.provenance['trajectories'] if seen[i] in categories)
-    return weak.most_common(1)[0][0] if weak else categories[0]
+    return weak.most_common(1)[0][0] if weak else next(iter(categories), '')
 
 # %% ../../nbs/06_skills.distillation.ipynb #8b192959
 _GONE = 'the episodes do not show it any more' # Until they do again
 
-def _no_longer_shown(known, found):
-    "Proposals to retire what of `known`, by its subject, was once counted and is not `found` any more"
+def _no_longer_shown(known, found, evidence):
+    "Proposals to retire what of `known`, by its subject, was counted in `evidence` and is not `found` there now"
     about = {subject(o.principle) for o in found if not isinstance(o, Mistake)}
-    counted = [o for subject, o in known.items() if subject not in about
-               and o.provenance.get('teacher') == 'offline' and {'belief', 'opened'} & {*o.provenance}]
-    return [Proposal('retire', ids=(o.id,), hypothesis=_GONE) for o in counted]
+    ids = {t.id for t in evidence}
+    counted = [o for o in known.values() if {'belief', 'opened'} & {*o.provenance}]
+    gone = [o for o in counted if subject(o.principle) not in about
+            and ids.issuperset(o.provenance.get('trajectories', ['']))]
+    return [Proposal('retire', ids=(o.id,), hypothesis=_GONE) for o in gone]
 
 # %% ../../nbs/06_skills.distillation.ipynb #ffe4dd70
 @patch
@@ -359,7 +361,7 @@ def propose(self:OfflineTeacher,
     for new in found:
         about = '' if isinstance(new, Mistake) else subject(new.principle)
         asking, old = asks.get(about, Counter()), known.get(about)
-        home = self.home(new, old, evidence, categories) if self.unasked or old else ''
+        home = self.home(new, old, evidence, categories) if self.unasked else ''
         category, n = max(asking.items(), key=lambda pair: pair[1], default=(home, 0))
         if not category or normal(advice(new)) in said:
             continue
@@ -368,4 +370,4 @@ def propose(self:OfflineTeacher,
         rank = refused.get(normal(new.principle), 0), -asking.total()
         ranked.append((rank, proposal))
     ranked.sort(key=lambda row: row[0])
-    return [*_no_longer_shown(known, found), *(proposal for _, proposal in ranked)][:limit]
+    return [*_no_longer_shown(known, found, evidence), *(proposal for _, proposal in ranked)][:limit]
