@@ -1,6 +1,6 @@
 """RL in official ALFWorld games from reward alone: no demonstration of any of them.
 
-    python benchmarks/real_rl.py --real DIR --out DIR [--seeds 3] [--iterations 16] [--test DIR]
+    python benchmarks/real_rl.py --real DIR --out DIR [--seeds 3] [--iterations 10] [--test DIR]
 
 DIR of `--real` holds one folder for each official split. The shipped base policy, which has met no official
 game, learns by GRPO in `train` (or `valid_train`); what it is told is whether an episode was won and which
@@ -13,7 +13,7 @@ won, the paired difference with intervals by game and over seeds, and what is st
 gain at the temperature of all tests of this library is less than .03, or its interval reaches 0.
 
 `--held-out` leaves the games of the split `gate`, a fifth, out of training, and plays these instead of a
-test: so the settings below were chosen.
+test: so settings are chosen.
 """
 import argparse, sys, time
 from collections import Counter
@@ -144,7 +144,7 @@ if __name__ == '__main__':
     p.add_argument('--real', required=True, help='folder with one folder for each official split')
     p.add_argument('--out', required=True, help='where policies and logs go, and from which it goes on')
     p.add_argument('--seeds', type=int, default=3)
-    p.add_argument('--iterations', type=int, default=16)
+    p.add_argument('--iterations', type=int, default=10)
     p.add_argument('--test', help='folder whose test splits are played, if not that of --real')
     p.add_argument('--held-out', action='store_true', help='leave a fifth of the training games for judging')
     sys.exit(not main(p.parse_args()))
