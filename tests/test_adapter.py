@@ -212,9 +212,9 @@ def test_a_base_that_is_gone_is_named(bases, tmp_path):
 
 # ---- whole runs ----
 
-SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3),
+SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=10),
              sft=dict(games=2, steps=2),
-             rl=dict(iterations=3, tasks_per_iteration=2, group_size=2),
+             rl=dict(iterations=3, tasks_per_iteration=2, group_size=4),
              model=dict(adapter='lora'),
              evolution=dict(validation_interval=0))
 

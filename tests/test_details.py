@@ -110,9 +110,10 @@ def test_values_that_are_all_the_same_have_no_design_effect():
 def test_each_round_goes_on_from_the_bank_of_the_round_before(policy, monkeypatch): # noqa: F811
     shown, made = [], []
     found_in = []
-    def iterations(trainer, suites, bank_of, config, numbers):
+    def iterations(trainer, suites, bank_of, config, numbers, past):
         for i in numbers:
             shown.append(bank_of(suites[0]))
+            assert past(suites[0]) == [*range(i)] # All that was played, over rounds
             yield Iteration(i, {}, [(suites[0], i)], i)
     def evolved(policy, suite, bank, config, found, teacher, number):
         found_in.append(found)

@@ -331,7 +331,7 @@ def home(self:OfflineTeacher,
 _GONE = 'the episodes do not show it any more' # Until they do again
 
 def _no_longer_shown(known, found, evidence):
-    "Proposals to retire what of `known`, by its subject, was counted in `evidence` and is not `found` there now"
+    "Proposals to retire what of `known`, by subject, was counted in `evidence` and is not `found` there now"
     about = {subject(o.principle) for o in found if not isinstance(o, Mistake)}
     ids = {t.id for t in evidence}
     counted = [o for o in known.values() if {'belief', 'opened'} & {*o.provenance}]

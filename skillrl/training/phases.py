@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from fastcore.basics import groupby
 from typing import Any
 from ..agent.episode import Episode, demonstrate
 from ..agent.prompt import PromptContext, step_messages
@@ -87,6 +88,24 @@ def _sft_rows(
             rows.append(dict(prompt=step_messages(context, config.agent, w), completion=said))
         past.append((step.action, observation))
     return rows
+
+# %% ../../nbs/615_training.phases.ipynb #2794b713
+def _experimenter(suite, bank, config, played):
+    "What says what to try in `suite`, after what was `played` there; None where nobody should"
+    if bank is None or suite.live or not config.evolution.on_probation:
+        return None
+    return world(config.env.name).experimenter(played, {advice(o) for o in bank.items()})
+
+def _tell_experiments(group, experiment):
+    "Let each episode of `group` try what is missing, one thing each where they are several; any?"
+    if experiment is None:
+        return False
+    most = [1] if len(group) > 1 else []
+    told = [experiment(episode.start(), *most) for episode in group]
+    for episode, lines in zip(group, told):
+        episode.told = lines
+        episode.skills += lines
+    return any(told)
 
 # %% ../../nbs/615_training.phases.ipynb #3ff20498
 def demonstrations(
@@ -175,23 +194,26 @@ def _trial_group(
     return episodes
 
 # %% ../../nbs/615_training.phases.ipynb #9c110d38
-def _experimenter(suite, bank, config, played):
-    "What says what to try in `suite`, after what was `played` there; None where nobody should"
-    if bank is None or suite.live or not config.evolution.on_probation:
-        return None
-    return world(config.env.name).experimenter(played, {advice(o) for o in bank.items()})
+_CHOICE = 8 # Games from which each one is chosen, where no server has to be asked about them
+_FEW = .3    # Wins and losses that count for a goal before its first try
 
-def _tell_experiments(group, experiment):
-    "Let each episode of `group` try what is missing, one thing each where they are several; any?"
-    if experiment is None:
-        return False
-    most = [1] if len(group) > 1 else []
-    told = [experiment(episode.start(), *most) for episode in group]
-    for episode, lines in zip(group, told):
-        episode.told = lines
-        episode.skills += lines
-    return any(told)
+def _spread(
+    tries:Iterable[Trajectory], # Of one goal
+)->float: # From 0 to .25
+    "Variance of success, as far as `tries` tell"
+    won = [bool(t.success) for t in tries]
+    p = (sum(won) + _FEW)/(len(won) + 2*_FEW)
+    return p*(1 - p)
 
+def _draw(suite, config, rng, past):
+    "A training game of `suite`, as `rl.tasks` says"
+    if config.rl.tasks == 'uniform':
+        return suite.draw('train', rng)
+    games = [suite.draw('train', rng) for _ in range(_CHOICE)]
+    tries = groupby(past(suite), lambda t: t.task)
+    return rng.choices(games, [_spread(tries.get(game.task, ())) for game in games])[0]
+
+# %% ../../nbs/615_training.phases.ipynb #f27e970b
 def draw_groups(
     suites:Sequence[Any],               # Where to draw from
     banks:dict[str, SkillBank|None],    # Name of a suite → its bank
@@ -202,7 +224,7 @@ def draw_groups(
     "The tasks of one iteration, each several times"
     c, rng = config.rl, seeded(config.seed, 'tasks', iteration)
     where = [rng.choice(suites) for _ in range(c.tasks_per_iteration)]
-    tasks = [s.draw('train', rng) for s in where]
+    tasks = [_draw(s, config, rng, past) for s in where]
     groups = [_trial_group(s, task, banks[s.name], config, c.group_size, f'rl {iteration}.{k}')
               for k, (s, task) in enumerate(zip(where, tasks))]
     for suite, group in zip(where, groups):
@@ -223,7 +245,6 @@ def trial_trajectory(episode:Episode)->Trajectory: # ValueError if it is not ove
 
 # %% ../../nbs/615_training.phases.ipynb #41139d9f
 TRIES = 2  # Of each game of a round that has nothing but its own trials to go by
-_CHOICE = 6 # Games from which each one is chosen, where no server has to be asked about them
 
 def _next_games(
     suite:Any, split:str,
@@ -403,14 +424,16 @@ def train_in_suite(
     "GRPO in one suite, with a bank that evolves"
     from skillrl.training.rl import GRPOTrainer
     logs, rounds = [], []
-    seen = []
+    played, seen = [], [] # In all, and since the last round
     def bank_of(suite:Any)->SkillBank|None:
         return rounds[-1][0] if rounds else bank
     n = config.rl.iterations
     trainer = GRPOTrainer(policy, config.rl, shares=config.agent.conversation=='appended')
-    for it in rl_iterations(trainer, [suite], bank_of, config, range(n)):
+    for it in rl_iterations(trainer, [suite], bank_of, config, range(n), lambda suite: played):
         logs.append(it.log)
-        seen += [t for _, t in it.played]
+        new = [t for _, t in it.played]
+        played += new
+        seen += new
         if it.due is not None:
             found, seen = experience_in(suite, config, seen, evidence), []
             rounds.append(evolve_on(trainer.policy, suite, bank_of(suite), config, found, teacher, it.due))
