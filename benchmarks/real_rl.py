@@ -104,7 +104,7 @@ def told(played):
     return (f'{rate_of_tries(every)} ({len(wins)} of {len(every)}), {sum(wins)/len(wins):.1f} steps a win, '
             f'{sum(refused)/len(refused):.3f} refused')
 
-def judge(what, before, after):
+def gained(what, before, after):
     "Print what was won; is the gain at least .03, with its interval above 0?"
     by_game = gains(before, after)
     gain = clustered_gain(by_game.values())
@@ -128,13 +128,13 @@ def main(a):
             train(seed, suite, config, folder)
     base = Policy.load(data_path('base'))
     learnt = [Policy.load(folder/f'{a.iterations}') for folder in folders]
-    judged = FolderSuite(a.test) if a.test else suite
-    for split in judged.tests:
+    played = FolderSuite(a.test) if a.test else suite
+    for split in played.tests:
         for temperature in TEMPERATURES:
-            before, after = ([play(policy, judged, split, config, seed, temperature)
+            before, after = ([play(policy, played, split, config, seed, temperature)
                               for seed, (policy, config) in enumerate(zip(policies, configs))]
                              for policies in ([base]*a.seeds, learnt))
-            met = judge(f'{split}, temperature {temperature}', before, after)
+            met = gained(f'{split}, temperature {temperature}', before, after)
             ok = ok and (met or temperature != TEST_TEMPERATURE)
     print(f'policies: {", ".join(str(folder/str(a.iterations)) for folder in folders)}')
     return ok

@@ -130,7 +130,8 @@ def test_a_share_of_steps_is_read_off_both_curves_and_is_at_most_that_where_one_
     assert steps_until([(10, .2), (20, .6), (40, 1.)], .8) == 30
     assert steps_until([(10, .9)], .8) == 10 and steps_until([(10, .2), (20, .7)], .8) is None
     evolved = curve((10, '00000'), (20, '11110'))
-    fast, slow, never = (curve((60, '11111')), curve((50, '11000'), (90, '11111')), curve((50, '11000')))
+    fast = curve((60, '11111'))
+    slow, never = curve((50, '11000'), (90, '11111')), curve((50, '11000'))
     for blind, share in ((fast, 20/(10 + 50*.8)), (slow, 20/(50 + 40*2/3)), (never, 20/50)):
         pairs = curves_by_suite([row(arms=dict(evolution=evolved, blind=blind))])
         assert share_of_steps(pairs) == pytest.approx(share)

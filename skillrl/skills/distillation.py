@@ -367,7 +367,6 @@ def propose(self:OfflineTeacher,
             continue
         why = _hypothesis(about, category, n, failed[category], old)
         proposal = Proposal('refine' if old else 'add', _reworded(old, new, category), hypothesis=why)
-        rank = refused.get(normal(new.principle), 0), -asking.total()
-        ranked.append((rank, proposal))
-    ranked.sort(key=lambda row: row[0])
-    return [*_no_longer_shown(known, found, evidence), *(proposal for _, proposal in ranked)][:limit]
+        ranked.append((refused.get(normal(new.principle), 0), -asking.total(), proposal))
+    ranked.sort(key=lambda row: row[:2])
+    return [*_no_longer_shown(known, found, evidence), *(proposal for *_, proposal in ranked)][:limit]

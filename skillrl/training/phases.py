@@ -197,10 +197,8 @@ def _trial_group(
 _CHOICE = 8 # Games from which each one is chosen, where no server has to be asked about them
 _FEW = .3    # Wins and losses that count for a goal before its first try
 
-def _spread(
-    tries:Iterable[Trajectory], # Of one goal
-)->float: # From 0 to .25
-    "Variance of success, as far as `tries` tell"
+def _spread(tries):
+    "Variance of success, from 0 to .25, as far as the `tries` of one goal tell"
     won = [bool(t.success) for t in tries]
     p = (sum(won) + _FEW)/(len(won) + 2*_FEW)
     return p*(1 - p)
@@ -303,14 +301,8 @@ class _Choice:
         return game
 
 # %% ../../nbs/615_training.phases.ipynb #a1d222dc
-def _chosen(
-    games:Sequence[Any], # To choose from
-    bank:SkillBank,
-    n:int,               # How many
-    config:SkillRLConfig,
-    played:Sequence[Trajectory],
-)->tuple[list, list]:
-    "Games of categories in which nobody has won; then by turns those to be checked and those served least"
+def _chosen(games, bank, n, config, played):
+    "At most `n` of `games`: some of categories in which nobody has won; then those to be checked or served least"
     choice, won = _Choice(games, bank, config, played), {t.category for t in played if t.success}
     best = {game.category: (game, found) for game, found in sorted(choice.found, key=choice.served)}
     first = [pair for category, pair in best.items() if category not in won][:n//2]
