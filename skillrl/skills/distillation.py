@@ -198,7 +198,8 @@ def occasion(self:EpisodeReader, what:str)->str: # `what`: as in `Attempt`
 @patch
 def told(self:EpisodeReader, trajs:list[Trajectory])->list[Skill]:
     "What has to come before decisive commands, unless rooms differ in it"
-    ways, out = Ways(trajs, self), []
+    ways = Ways(trajs, self)
+    out = []
     rooms = Counter(what for _, what in ways.known)
     for key, (step, by) in ways.known.items():
         _, what = key

@@ -213,18 +213,22 @@ def count(self:_Evidence, room:object, thing:str, place:str)->tuple[int, int]: #
     if where:
         looked = looked[looked.index((since, place)):]
     recent = looked if self.pooled else looked[-_RECENT:]
-    return len(self.seen[room, thing, place].intersection(recent)), len(recent)
+    there = self.seen[room, thing, place].intersection(recent)
+    return len(there), len(recent)
 
 @patch
 def lately(self:_Evidence, room:object, thing:str)->tuple[set, str]: # Empty with rooms pooled
     "Where all games saw the thing that saw it last, if two did, and the first of them"
-    where, run = set(), []
+    where = set()
+    run = []
     for game, places in reversed(self.met[room, thing].items()):
         if run and not where & places:
             break
         where = where & places if run else places
         run.append(game)
-    return (where, run[-1]) if len(run) > 1 and not self.pooled else (set(), '')
+    if len(run) < 2 or self.pooled:
+        return set(), ''
+    return where, run[-1]
 
 # %% ../../nbs/460_skills.evidence.ipynb #e9eae92f
 @patch
@@ -272,7 +276,8 @@ class _Sighting:
 @patch
 def ranked(self:_Evidence, room:object, thing:str)->list[_Sighting]: # Empty if it was never seen
     "Where `thing` was seen, the likeliest place first"
-    rho, sightings = self.recurrence, []
+    rho = self.recurrence
+    sightings = []
     for (at, x, place), (n, m) in self.counts.items():
         if (at, x) == (room, thing):
             sightings.append(_Sighting(_belief(n, m, rho), n, place, m))
@@ -330,7 +335,8 @@ def _claim_asked(thing, asking, visits, evidence):
 # %% ../../nbs/460_skills.evidence.ipynb #848b2244
 def _claims_unasked(visits, evidence, asked):
     "Claims of things that no goal needed, where they were seen in one room mostly"
-    rooms, out = defaultdict(set), []
+    rooms = defaultdict(set)
+    out = []
     for room, thing, _ in evidence.counts:
         if thing not in asked:
             rooms[thing].add(room)
@@ -349,7 +355,8 @@ def claims(
     unasked:bool=False, # Also of things that were seen and that no goal has needed yet?
 )->list[Claim]: # In the order the things were asked for, then those nobody asked for
     "What the evidence says about where things are kept"
-    evidence, asked = (_Evidence(visits), _Evidence(visits, pooled=True)), defaultdict(list)
+    evidence = _Evidence(visits), _Evidence(visits, pooled=True)
+    asked = defaultdict(list)
     for v in visits:
         for thing in v.needs:
             asked[thing].append(v)
@@ -357,7 +364,8 @@ def claims(
     out = [claim for claim in found if claim]
     if unasked and not _many_rooms(visits):
         out += _claims_unasked(visits, evidence[0], asked)
-    alike = len(out) > 2 and len({tuple(s.place for s in claim.sightings) for claim in out}) == 1
+    places = {tuple(s.place for s in claim.sightings) for claim in out}
+    alike = len(out) > 2 and len(places) == 1
     return [] if alike else out # Where all are in one place, none tells tasks apart
 
 # %% ../../nbs/460_skills.evidence.ipynb #4df8ee6a
@@ -387,7 +395,8 @@ class Ways:
     ):
         # By room and command
         self.known = {} # Step, and the episodes that show it
-        self.tried, self.might = defaultdict(set), {} # Steps; those to try
+        self.tried = defaultdict(set)  # Steps
+        self.might = {}                # Steps to try
         self.asked = defaultdict(list) # Episodes that it would have decided
         for t in trajs:
             room = reader.room(t)
@@ -399,12 +408,14 @@ class Ways:
         "Take in one attempt: what does not open any more is forgotten, with all that was tried before"
         way, by = self.known.get(key, ('', []))
         if way and way in attempt.shut:
-            del self.known[key], self.tried[key]
+            del self.known[key]
+            del self.tried[key]
         if attempt.shut:
             self.tried[key].update(attempt.shut)
             self.might[key] = attempt.might
         if attempt.opened and self.tried[key]:
-            self.known[key] = attempt.opened, [*(by if way == attempt.opened else ()), t]
+            before = by if way == attempt.opened else []
+            self.known[key] = attempt.opened, [*before, t]
 
 # %% ../../nbs/460_skills.evidence.ipynb #5a1ce152
 _TRIED = 3 # Steps that one episode is told to try
@@ -415,7 +426,8 @@ def experiments(
     said:Collection[str]=(),     # Sentences of its bank, which need not be told
 )->Callable[[Any], list[str]]: # From a started `Episode` and how many lines to these; maybe none
     "What tells agents what opened a door, or else what to try before it, each something else"
-    ways, told = Ways(played, reader), defaultdict(set)
+    ways = Ways(played, reader)
+    told = defaultdict(set)
     def lines(episode:Any, most:int=_TRIED)->list[str]:
         unplayed = Trajectory('', episode.task, episode.category, [Step(episode.first, '')])
         for attempt in reader.attempts(unplayed):

@@ -275,7 +275,8 @@ class _Choice:
     def __init__(self, games, bank, config, played):
         retriever = build_retriever(on_trial(bank), config)
         self.found = [(game, retriever.retrieve(game.task)) for game in games]
-        self.plays, self.now = Counter(t.category for t in played), len(played)
+        self.plays = Counter(t.category for t in played)
+        self.now = len(played)
         self.last = {} # Id → number of the last episode that showed the entry, and whether that was won
         for i, t in enumerate(played):
             self.last |= dict.fromkeys(t.steps[0].skills, (i, bool(t.success)))
@@ -284,7 +285,8 @@ class _Choice:
         "How well the bank fits a game, but for what last lost one; then how often its category was played"
         game, found = pair
         trusted = [o.id for o in found.task_specific if self.last.get(o.id, (0, True))[1]]
-        return max([found.scores.get(id, 0.) for id in trusted], default=0.), self.plays[game.category]
+        best = max([found.scores.get(id, 0.) for id in trusted], default=0.)
+        return best, self.plays[game.category]
 
     def checked(self, pair):
         "When the oldest entry of a game was shown, where that is long ago; then as `served`"
@@ -302,8 +304,9 @@ class _Choice:
 
 # %% ../../nbs/615_training.phases.ipynb #a1d222dc
 def _chosen(games, bank, n, config, played):
-    "At most `n` of `games`: some of categories in which nobody has won; then those to be checked or served least"
-    choice, won = _Choice(games, bank, config, played), {t.category for t in played if t.success}
+    "At most `n` of `games`: some of categories in which nobody has won; then those to check or served least"
+    choice = _Choice(games, bank, config, played)
+    won = {t.category for t in played if t.success}
     best = {game.category: (game, found) for game, found in sorted(choice.found, key=choice.served)}
     first = [pair for category, pair in best.items() if category not in won][:n//2]
     choice.found = [pair for pair in choice.found if pair not in first]
@@ -320,7 +323,8 @@ def _round_groups(suite, bank, config, number, tries, played=()):
     explore = world(config.env.name).explorer(played)
     experiment = _experimenter(suite, bank, config, played)
     for k, game in enumerate([*first, *rest]):
-        around, label = tries == 1 and k >= len(first) and k % 2 == 1, f'round {number}.{k}'
+        around = tries == 1 and k >= len(first) and k % 2 == 1
+        label = f'round {number}.{k}'
         group = _trial_group(suite, game, bank, config, tries, label, config.env.collect_steps)
         told = _tell_experiments(group, experiment)
         if around and not told:

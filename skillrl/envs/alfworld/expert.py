@@ -28,7 +28,8 @@ def read_hints(
     "Places that skills name, and what they want done before a command"
     pairs = [pair for line in lines for pair in _HINT.findall(line)]
     told = [(thing, tuple(places.split(', then '))) for thing, places in pairs]
-    return told + [(verb.lower(), (step,)) for line in lines for verb, step in _BEFORE.findall(line)]
+    return told + [(verb.lower(), (step,))
+                   for line in lines for verb, step in _BEFORE.findall(line)]
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #93ef3a48
 class AlfworldExpert(Expert):
@@ -89,9 +90,9 @@ def handle(self:AlfworldExpert,
             return f'{verb} {type}', command.format(thing, r)
     if not seen:
         return self.find(type)
-    _, r = seen[0]
+    thing, r = seen[0]
     if verb == 'use' and f'go to {r}' not in self.can:
-        return self.prepare(verb, command.format(seen[0][0]))
+        return self.prepare(verb, command.format(thing))
     return f'{type} in {r}', self.reach(r)
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #297246eb
@@ -136,7 +137,9 @@ def find(self:AlfworldExpert,
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #7d703376
 def _toward(step, can): # Command of `can` that leads to `step`; '' if none does
-    door = step.replace('open ', 'close ') if step.startswith('open ') else step.replace('close ', 'open ')
+    door = step.replace('close ', 'open ')
+    if step.startswith('open '):
+        door = step.replace('open ', 'close ')
     return next((c for c in (step, door) if c in can), '')
 
 @patch
@@ -153,7 +156,8 @@ def prepare(self:AlfworldExpert,
         return f'before {verb}', step
     if command not in self.notes.refused:
         return verb, command
-    return 'search', self.rng.choice(sorted(c for c in self.can if c.startswith('go to ')))
+    away = sorted(c for c in self.can if c.startswith('go to '))
+    return 'search', self.rng.choice(away)
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #d0437033
 @patch

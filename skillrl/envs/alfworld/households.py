@@ -149,7 +149,8 @@ class Household:
         strength:float=.95,                            # Chance that a thing is at home; 0 scatters them
         ways:bool=True,                                # Does it want steps before decisive commands?
     ):
-        self.name, self.rooms = _plain(name), rooms
+        self.name = _plain(name)
+        self.rooms = rooms
         self.strength = strength
         rng = seeded('household', name)
         self.layouts = {room: _furnish(room, rng) for room in self.rooms}
@@ -161,7 +162,8 @@ class Household:
             for thing in _THINGS[room]:
                 if thing not in self.homes:
                     self.homes[thing] = room, rng.choice(homes)
-        daily, new = seeded('goals', name), seeded('new goals', name)
+        daily = seeded('goals', name)
+        new = seeded('new goals', name)
         self.goals = {c: _choose_goals(self, c, daily) for c in CATEGORIES} # Pairs of `Goal` and room
         self.new_goals = {c: _new_goals(self, c, new) for c in CATEGORIES}  # None of them in `goals`
         self.ways = draw_ways(self, seeded('ways', name)) if ways and strength else {} # Verb → command
@@ -170,13 +172,17 @@ class Household:
 @patch
 def change(self:Household)->'Household':
     "The household half-way through a year: it keeps a quarter of its things elsewhere, and has one other way"
-    new, rng = copy(self), seeded('change', self.name)
-    new.split_suffix, new.homes = '.changed', dict(self.homes)
-    wanted = [goal for some in (self.goals, self.new_goals) for pairs in some.values() for goal, _ in pairs]
+    new = copy(self)
+    rng = seeded('change', self.name)
+    new.split_suffix = '.changed'
+    new.homes = dict(self.homes)
+    wanted = [goal for some in (self.goals, self.new_goals)
+              for pairs in some.values() for goal, _ in pairs]
     movable = sorted(self.homes.keys() - {'desklamp'})
     for thing in rng.sample(movable, len(movable)//4):
         room, home = self.homes[thing]
-        avoid = {kind(home), *_NO_HOMES, *(goal.target for goal in wanted if goal.thing == thing)}
+        targets = {goal.target for goal in wanted if goal.thing == thing}
+        avoid = {kind(home), *_NO_HOMES, *targets}
         free = [place for place in self.places[room] if kind(place) not in avoid]
         new.homes[thing] = room, rng.choice(free or [home])
     if self.ways:
@@ -198,7 +204,9 @@ def way(self:Household,
     verb:str, # Of `DECISIVE`
 )->str: # '' where it has none
     "The true sentence about what a household wants before `verb`"
-    return way_sentence(verb, self.ways[verb]) if verb in self.ways else ''
+    if verb not in self.ways:
+        return ''
+    return way_sentence(verb, self.ways[verb])
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #c5e572c3
 @patch
@@ -251,7 +259,8 @@ def game(self:Household,
     for thing, mean in _THINGS[room].items():
         count = _count_today(thing, mean, goal, rng)
         things += [(thing, self._place_for(thing, room, goal, rng)) for _ in range(count)]
-    scene, task = build_scene(self.layouts[room], things), goal.sentence(rng.randrange(2))
+    scene = build_scene(self.layouts[room], things)
+    task = goal.sentence(rng.randrange(2))
     return Game(id, scene, goal, task=task, ways=tuple(self.ways.items()))
 
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #9127d04f

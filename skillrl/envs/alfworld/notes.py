@@ -133,7 +133,8 @@ def see(self:AlfworldNotes,
     if observation.startswith('You '):
         self._read_deed(action.strip(), observation.partition('.')[0])
     if observation.startswith('You arrive'):
-        self.here, self.refused = [f'go to {before}'] if before else [], set()
+        self.here = [f'go to {before}'] if before else []
+        self.refused = set()
     self.read_listing(observation)
 
 # %% ../../../nbs/570_envs.alfworld.notes.ipynb #acad23c4

@@ -27,7 +27,9 @@ def decided_at(
             if f'{tool} 1' in places:
                 found[verb] = room, f'{tool} 1'
     room, home = house.homes.get('desklamp', ('', ''))
-    return found | ({'use': (room, home)} if home else {})
+    if home:
+        found['use'] = room, home
+    return found
 
 # %% ../../../nbs/571_envs.alfworld.ways.ipynb #911e9e38
 def way_choices(
@@ -39,8 +41,10 @@ def way_choices(
     places = house.places[room]
     single = Counter(map(kind, places))
     passed = [f'go to {p}' for p in places if single[kind(p)] == 1 and p != place]
-    doors = [] if verb in ('use', 'clean') else [[f'open {place}'], [f'close {place}']]
-    return [[f'examine {place}'], ['inventory'], ['look'], passed, *doors]
+    choices = [[f'examine {place}'], ['inventory'], ['look'], passed]
+    if verb not in ('use', 'clean'):
+        choices += [[f'open {place}'], [f'close {place}']]
+    return choices
 
 def draw_way(
     house:Any, # A `Household`
@@ -50,7 +54,8 @@ def draw_way(
 )->str: # Command
     "What `house` wants before `verb`, each kind as likely as the others"
     choices = [[c for c in some if c != other] for some in way_choices(house, verb)]
-    return rng.choice(rng.choice([some for some in choices if some]))
+    alike = rng.choice([some for some in choices if some])
+    return rng.choice(alike)
 
 # %% ../../../nbs/571_envs.alfworld.ways.ipynb #feb1802d
 _WAYS = 3 # Verbs that a household has a way for, at most
@@ -61,7 +66,8 @@ def draw_ways(
 )->dict[str, str]: # Verb → command
     "What `house` wants before some of its decisive verbs"
     places = sorted(decided_at(house))
-    return {verb: draw_way(house, verb, rng) for verb in rng.sample(places, min(_WAYS, len(places)))}
+    verbs = rng.sample(places, min(_WAYS, len(places)))
+    return {verb: draw_way(house, verb, rng) for verb in verbs}
 
 # %% ../../../nbs/571_envs.alfworld.ways.ipynb #11a52985
 class WayEngine(Engine):
@@ -70,7 +76,8 @@ class WayEngine(Engine):
 @patch
 def reset(self:WayEngine)->str: # First observation
     "Start over"
-    self.place, self.since = '', set() # Receptacle last gone to, and what was done there
+    self.place = ''    # Receptacle last gone to
+    self.since = set() # What was done there
     return super(WayEngine, self).reset()
 
 @patch
@@ -78,7 +85,8 @@ def options(self:WayEngine)->dict: # Command → effect and its arguments
     "Every command that would be accepted now"
     found = super(WayEngine, self).options()
     missing = {verb for verb, step in self.game.ways if step not in self.since}
-    return {c: effect for c, effect in found.items() if c.partition(' ')[0] not in missing}
+    return {command: effect for command, effect in found.items()
+            if command.partition(' ')[0] not in missing}
 
 @patch
 def step(self:WayEngine,
@@ -98,4 +106,6 @@ class HouseholdEnv(AlfworldEnv):
     "ALFWorld in households that have their ways"
     def start(self, game:Game)->Engine:
         "Engine that plays `game`"
-        return WayEngine(game, self.verb_style) if game.ways else Engine(game, self.verb_style)
+        if game.ways:
+            return WayEngine(game, self.verb_style)
+        return Engine(game, self.verb_style)

@@ -236,7 +236,8 @@ _COVERED = 2 # Kinds of articles that lie under one
 
 def _drawn_ways(rng:random.Random)->dict[str, str]: # Kind of article → one of `COVERS`
     "What is to be opened before articles of a kind tell all"
-    return {kind: rng.choice(COVERS) for kind in rng.sample(ARTICLE_KINDS, _COVERED)}
+    covered = rng.sample(ARTICLE_KINDS, _COVERED)
+    return {kind: rng.choice(COVERS) for kind in covered}
 
 def before(kind:str, cover:str)->str:
     "The sentence that says what to open before articles of `kind`"
@@ -314,7 +315,9 @@ def read_cover(
 )->tuple: # Kind of article and cover; empty for anything else
     "The cover that `text` asks for, or is"
     found = _COVER.fullmatch(text.strip())
-    return tuple(map(str.lower, found.groups())) if found else ()
+    if not found:
+        return ()
+    return tuple(map(str.lower, found.groups()))
 
 def _as_covered(contents):
     "What a page tells under a cover"
@@ -337,7 +340,8 @@ def find(self:_CoverEngine, query:str)->list[tuple[str, float]]: # Contents and 
     opened = dict(filter(None, map(read_cover, self.seen)))
     shut = {kind for kind, cover in dict(self.ways).items() if opened.get(kind) != cover}
     found = super(_CoverEngine, self).find(query)
-    return [(_as_covered(page) if read_page(page).kind in shut else page, score) for page, score in found]
+    return [(_as_covered(page) if read_page(page).kind in shut else page, score)
+            for page, score in found]
 
 MAX_STEPS = MAX_TURNS + 3 # Three covers
 

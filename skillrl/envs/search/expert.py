@@ -24,7 +24,8 @@ def _read_hints(
     lines:list[str], # Sentences of skills
 )->dict: # Kind of article → page, of two that differ the first; `before` → pairs of kind and cover
     "Where skills say that articles tell the truth, and what they say must be opened before"
-    hints = dict(before=[(kind.lower(), cover) for line in lines for kind, cover in _BEFORE.findall(line)])
+    covers = [(kind.lower(), cover) for line in lines for kind, cover in _BEFORE.findall(line)]
+    hints = dict(before=covers)
     for kind, page in [found for line in lines for found in _HINT.findall(line)]:
         if kind.lower() in ARTICLE_KINDS and page in PAGES:
             hints.setdefault(kind.lower(), page)
@@ -39,7 +40,8 @@ class SearchExpert(Expert):
 @patch
 def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->Fact: # '' for a value: nothing
     "What is believed of a field, and the page that tells it; when `sure`, what two pages or a hint speak for"
-    hint, votes = self.advice(self.hints, kind), Counter()
+    hint = self.advice(self.hints, kind)
+    votes = Counter()
     told = self.notes.told(kind, name, field)
     for fact in told:
         votes[fact.value] += len(PAGES) if fact.page == hint else 1
@@ -59,7 +61,8 @@ def _followed(self:SearchExpert, sure):
 @patch
 def progress(self:SearchExpert)->list[Fact]: # As `_followed` gives them
     "How far the plan has been carried out, as sure as the turns left allow"
-    sure, quick = self._followed(True), self._followed(False)
+    sure = self._followed(True)
+    quick = self._followed(False)
     _, subjects, fields = self.asked
     unknown = max(len(subjects), len(fields)) - sum(fact.value != '' for fact in sure)
     return sure if unknown < MAX_TURNS - self.notes.turns else quick
@@ -68,7 +71,8 @@ def progress(self:SearchExpert)->list[Fact]: # As `_followed` gives them
 @patch
 def _queries(self:SearchExpert, kind, name):
     "Searches for an article, the best first"
-    hint, seen = self.advice(self.hints, kind), self.notes.pages.get((kind, name), ())
+    hint = self.advice(self.hints, kind)
+    seen = self.notes.pages.get((kind, name), ())
     unread = [page for page in PAGES if page not in seen]
     first = [f'{name} {hint}'] if hint else []
     tried = set(self.notes.queries)
@@ -80,7 +84,8 @@ def _queries(self:SearchExpert, kind, name):
 def _cover(self:SearchExpert, kind):
     "The cover to open before articles of `kind`; '' if one lies open that may do, or nothing is left to try"
     silent = self.notes.covered(kind, False)
-    left = [cover for of, cover in self.hints.get('before', ()) if of == kind and cover not in silent]
+    told = self.hints.get('before', ())
+    left = [cover for of, cover in told if of == kind and cover not in silent]
     if self.notes.covers.get(kind) in left:
         return ''
     return next((cover for cover in left if silent or self.believes((kind, cover))), '')

@@ -45,7 +45,8 @@ class SearchNotes:
 
     def see(self, action:str, observation:str)->None:
         "Take in one turn, or a cover, which costs none"
-        query, documents = inside('search', projected(action)), _documents_in(observation)
+        query = inside('search', projected(action))
+        documents = _documents_in(observation)
         opened = dict(filter(None, map(read_cover, documents)))
         if opened: # What was searched before may tell more now
             self.covers |= opened
@@ -98,7 +99,8 @@ def offered(
     names = dict.fromkeys(known + linked)
     queries = [query for name in names for query in (name, *[f'{name} {page}' for page in PAGES])]
     plan = read_question(question)
-    queries += [f'{kind} {cover}' for kind in (kinds_along(plan) if plan else ()) for cover in COVERS]
+    kinds = kinds_along(plan) if plan else ()
+    queries += [f'{kind} {cover}' for kind in kinds for cover in COVERS]
     searches = [tagged('search', query) for query in queries]
     answers = dict.fromkeys(known + [fact.value for fact in facts])
     return searches + [tagged('answer', answer) for answer in answers]
@@ -143,5 +145,7 @@ def _covers(self:SearchNotes, kind):
     silent = [f'Read: {kind} says nothing' + (f' after {kind} {cover}' if cover else '')
               for cover in self.covered(kind, False)]
     cover = self.covers.get(kind, '')
-    opened = [f'Opened: {kind} {cover}'] if cover and self.tells.get((kind, cover), True) else []
+    opened = []
+    if cover and self.tells.get((kind, cover), True):
+        opened = [f'Opened: {kind} {cover}']
     return silent + opened

@@ -110,18 +110,23 @@ def _attempt(notes:SearchNotes, kind:str)->Attempt:
     def steps(covers:Iterable[str])->list[str]:
         return [f'search {kind} {cover}'.strip() for cover in covers]
     opened = [f'search {kind} {cover}' for cover in notes.covered(kind, True) if cover]
-    return Attempt(kind, ''.join(opened[-1:]), steps(notes.covered(kind, False)), steps(COVERS))
+    shut = steps(notes.covered(kind, False))
+    return Attempt(kind, ''.join(opened[-1:]), shut, steps(COVERS))
 
 @patch
 def attempts(self:SearchReader, t:Trajectory)->list[Attempt]: # One for each kind of article it needs
     "What the episode `t` shows of the covers before articles"
     notes = _notes_of(t)
-    return [_attempt(notes, kind) for kind in dict.fromkeys(self.needs(t))] if notes.plan else []
+    if not notes.plan:
+        return []
+    return [_attempt(notes, kind) for kind in dict.fromkeys(self.needs(t))]
 
 @patch
 def room(self:SearchReader, t:Trajectory)->frozenset: # All of an encyclopedia is one
     "What tells the place of the episode `t` from others"
-    return frozenset() if read_question(t.task) else super(SearchReader, self).room(t)
+    if read_question(t.task):
+        return frozenset()
+    return super(SearchReader, self).room(t)
 
 # %% ../../../nbs/550_envs.search.teacher.ipynb #d3ca0440
 @patch
@@ -131,7 +136,8 @@ def tell(self:SearchReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
     for kind, record in sorted(_page_records(trajs).items()):
         page = record.best(min_count)
         if page and record.shown_by:
-            title, line = f'Where the truth about a {kind} is', f'Look for {kind} in {page}.'
+            title = f'Where the truth about a {kind} is'
+            line = f'Look for {kind} in {page}.'
             counted = origin(record.shown_by, true=record.true[page], false=record.false[page])
             skills.append(Skill('', title, line, self.occasion(kind), main_category(record.shown_by, self),
                                 goals_of(record.shown_by), counted))

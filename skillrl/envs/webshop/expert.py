@@ -27,7 +27,8 @@ def read_hints(
     words, sizes = {}, {}
     ways = []
     for line in lines:
-        size, word = _SIZE.fullmatch(line), _WORD.fullmatch(line)
+        size = _SIZE.fullmatch(line)
+        word = _WORD.fullmatch(line)
         ways += _WAY.findall(line.lower())
         if size:
             sizes.setdefault(size[1].lower(), size[2].lower())
@@ -125,14 +126,18 @@ def lacks(self:ShopExpert)->list[str]:
 @patch
 def buy(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Buy, or do what skills want before"
-    notes, refused = self.notes, BUY.lower() in self.notes.did
+    notes = self.notes
+    refused = BUY.lower() in notes.did
     if BUY in notes.parts:
         return 'buy', 'click[buy now]'
     here = buying(shop_category(self.asked.query))
-    told = [hint for hint in self.hints[2] if hint[0] == here and ', '.join(hint[1:]) not in notes.gone]
+    told = [hint for hint in self.hints[2]
+            if hint[0] == here and ', '.join(hint[1:]) not in notes.gone]
     for what, first, then in told:
         if refused or self.believes((what, first, then)):
             last = next((page for page in reversed(notes.did) if page in DETAIL_PAGES), '')
             page = then if first == f'see {last}' else first
             return f'before {what} {first} {then}', f'click[{page.removeprefix("see ")}]'
-    return (f'leave {title_word(notes.title)}', 'click[< prev]') if refused else ('buy', 'click[buy now]')
+    if refused:
+        return f'leave {title_word(notes.title)}', 'click[< prev]'
+    return 'buy', 'click[buy now]'

@@ -103,7 +103,8 @@ WAYS = [f'see {first}, see {then}' for first, then in permutations(DETAIL_PAGES,
 _WITH_WAY = 4 # Categories that a shop has a way for, at most
 
 def _draw_ways(name, sold): # Category → one of `WAYS`
-    rng, categories = seeded('ways', name), sorted(set(map(shop_category, sold)))
+    rng = seeded('ways', name)
+    categories = sorted(set(map(shop_category, sold)))
     some = rng.sample(categories, min(_WITH_WAY, len(categories)))
     return {category: rng.choice(WAYS) for category in some}
 
@@ -133,7 +134,8 @@ def _options(ware, customs, rng):
 
 def _prices(rng):
     "One price, for some a range, and for a few none"
-    low, kind = round(rng.uniform(6, 120), 2), rng.random()
+    low = round(rng.uniform(6, 120), 2)
+    kind = rng.random()
     if kind < .03:
         return NO_PRICE,
     return (low, round(low*rng.uniform(1.1, 1.5), 2)) if kind < .15 else (low,)
@@ -170,7 +172,8 @@ def _bullets(ware, attributes, options, customs):
 
 def _product(n, ware, customs, rng):
     "Product number `n`, a `ware`"
-    word, brand = customs.words[ware.query], rng.choice(customs.brands)
+    word = customs.words[ware.query]
+    brand = rng.choice(customs.brands)
     attributes = rng.sample(_ATTRIBUTES, 3)
     wanted = rng.sample(attributes, rng.randint(1, 2))
     rest = f' with {", ".join(wanted[1:])}' if wanted[1:] else ''
@@ -178,8 +181,10 @@ def _product(n, ware, customs, rng):
     return Product(
         asin=_asin(n), department=ware.department, query=ware.query,
         path=f'{ware.department.title()} › {ware.group} › {ware.query.title()}',
-        name=f'{word.title()} {rng.randint(1, 999)}', description=f'{word.title()} by {brand.title()}.',
-        bullets=_bullets(ware, attributes, options, customs), prices=_prices(rng), options=options,
+        name=f'{word.title()} {rng.randint(1, 999)}',
+        description=f'{word.title()} by {brand.title()}.',
+        bullets=_bullets(ware, attributes, options, customs),
+        prices=_prices(rng), options=options,
         attributes=attributes, instruction=f'Find me {wanted[0]} {ware.query}{rest}', wanted=wanted,
         human=_human_requests(ware, wanted, options, customs, rng))
 
@@ -199,7 +204,8 @@ def generate_catalogue(
     n:int=_N_PRODUCTS,
 )->Catalogue:
     "Products of the shop `name`"
-    customs, rng = conventions(name), seeded('products', name)
+    customs = conventions(name)
+    rng = seeded('products', name)
     sold = [ware for ware in WARES if ware.query in customs.words]
     made = []
     for i in range(n):
@@ -242,7 +248,9 @@ def show(self:ShopWayEngine,
         self.looked.append(address[-2].lower())
     elif address[0] != 'item_page':
         self.looked = []
-    way = self.ways.get(shop_category(self.product.query)) if self.product else None
+    way = None
+    if self.product:
+        way = self.ways.get(shop_category(self.product.query))
     if way and way not in ways_gone(self.looked):
         page = [piece for piece in page if piece.text != BUY]
     super(ShopWayEngine, self).show(page, *address)

@@ -134,7 +134,9 @@ def form(self:ShopReader,
     known:object, # Notes of the episode before the step
 )->str: # `buy`
     "The command of `step` without its names"
-    return 'buy' if step.action == 'click[buy now]' else super(ShopReader, self).form(step, known)
+    if step.action == 'click[buy now]':
+        return 'buy'
+    return super(ShopReader, self).form(step, known)
 
 @patch
 def needs(self:ShopReader, t:Trajectory)->tuple[str, ...]: # Empty for requests of generated shops
