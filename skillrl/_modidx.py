@@ -3435,6 +3435,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                      'skillrl/skills/teachers.py'),
                                          'skillrl.skills.teachers._read_thought': ( 'skills.teachers.html#_read_thought',
                                                                                     'skillrl/skills/teachers.py'),
+                                         'skillrl.skills.teachers._shut_lines': ( 'skills.teachers.html#_shut_lines',
+                                                                                  'skillrl/skills/teachers.py'),
                                          'skillrl.skills.teachers._thought_question': ( 'skills.teachers.html#_thought_question',
                                                                                         'skillrl/skills/teachers.py'),
                                          'skillrl.skills.teachers.questions': ( 'skills.teachers.html#questions',

@@ -13,7 +13,10 @@ from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 from skillrl.envs.base import seeded, world
 from skillrl.envs.search.encyclopedia import COVERS, EncyclopediaEnv
 from skillrl.envs.webshop.shop import conventions
+from skillrl.llm.chat import ScriptedChat
+from skillrl.skills.bank import SkillBank
 from skillrl.skills.distillation import distill
+from skillrl.skills.teachers import LLMTeacher
 
 def truths(suite): # True sentences: on ways, and on all else
     if hasattr(suite, 'house'):
@@ -120,3 +123,18 @@ def test_official_games_have_none(tmp_path):
     assert game.ways and not same.ways and type(HouseholdEnv([same]).start(same)) is Engine
     assert played('alfworld', official, same, hints).success
     assert not played('alfworld', suite, game, hints).success
+
+def test_a_model_that_teaches_is_asked_what_has_to_come_before():
+    name, house = 'alfworld', households('train', 3)[2]
+    verb, suite = next(iter(house.ways)), HouseholdSuite(house)
+    [category] = [c for c, decided in DECISIVE.items() if decided == verb]
+    lost = played(name, suite, house.game('val', 0, category), truths(suite)[1])
+    asked = []
+    def reply(messages):
+        asked.append(messages[-1]['content'])
+        return '[]'
+    reader = world(name).teacher().reader
+    for teacher in (LLMTeacher(ScriptedChat(reply), reader=reader), LLMTeacher(ScriptedChat(reply))):
+        teacher.propose(SkillBank(), [lost], [lost], [category], 4)
+    assert ['Nobody was offered' in text for text in asked] == [True, False]
+    assert house.ways[verb] in asked[0].partition('Not tried before it')[2].partition('Episode 1')[0]

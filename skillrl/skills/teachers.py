@@ -18,6 +18,7 @@ from ..llm.reply import Outage, without_secrets
 from ..core.store import JsonlLog
 from .bank import Entry, Mistake, Proposal, SkillBank, find
 from .consolidation import normal
+from .evidence import EpisodeReader, Ways
 from .guard import as_data
 from .questions import (
     MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of, one_of,
@@ -36,11 +37,12 @@ class LLMTeacher:
         chat:Chat,
         rejects:JsonlLog|None=None, # Where rejected objects are written; None for nowhere
         router:Callable|None=None, # Task → category, for trajectories that record none
+        reader:EpisodeReader|None=None, # Of the world; sees which commands were not offered, and after what
         **params:object,         # For every call, such as `temperature=0` and `max_tokens=2000`
     ):
         self.chat = chat
         self.rejects = rejects
-        self.router = router
+        self.router, self.reader = router, reader or EpisodeReader()
         self.params = params
         self.exchanges = []
 
@@ -172,14 +174,26 @@ def _read_proposal(d:Mapping, q:Question)->Proposal:
     return Proposal(kind, item, (), hypothesis)
 
 # %% ../../nbs/475_skills.teachers.ipynb #6859d342
+_GUESSES = 12 # Steps that a teacher is told nobody has tried
+
+def _shut_lines(reader, lost):
+    "Lines on commands that the episodes `lost` were not offered, and what they did not try before"
+    ways = Ways(lost, reader)
+    for key, tried in ways.tried.items():
+        left = [as_data(step, _TEXT_CHARS) for step in ways.might[key] if step not in tried][:_GUESSES]
+        if left and key not in ways.known:
+            shut = f'Nobody was offered {as_data(key[1], 80)} with all else done.'
+            yield f'{shut} Not tried before it: {", ".join(left)}'
+
 def _proposal_questions(teacher, bank, category, failures, evidence, limit):
     "What to ask about one weak category: failures, and some wins beside them"
-    won = select(evidence, success=True)
+    failures, won = list(failures), select(evidence, success=True)
     lost, won = [teacher.cases(t for t in trajs if category_of(t, teacher.router) == category)
                  for trajs in (failures, won)]
     wins = _PER_CALL//4
     about = [o for o in bank.items('active') if o.category in (category, 'general')]
     notes = _bank_lines(about, bank.metadata.get('refused', {}))
+    notes += _shut_lines(teacher.reader, select(failures, category=category))
     parts = enumerate(chunked(lost, _PER_CALL - wins))
     shown = [part + won[i*wins:(i + 1)*wins] for i, part in parts]
     return [Question('proposals', part, (category,), _read_proposal, limit, notes, about) for part in shown]

@@ -158,13 +158,14 @@ def build_teacher(
     fresh:bool=False,          # Ask it again, whatever the cache holds?
 )->Any: # The world's offline teacher, or an `LLMTeacher` when a model is named
     "The teacher that distils and proposes"
-    m = config.model
+    m, of = config.model, world(config.env.name)
+    offline = of.teacher() or distillation.OfflineTeacher(reader=None)
     if not m.teacher_model_id:
-        return world(config.env.name).teacher() or distillation.OfflineTeacher(reader=None)
+        return offline
     from skillrl.skills.teachers import LLMTeacher
     chat = _build_chat(m, 'teacher', folder, fresh=fresh)
     rejects = JsonlLog(Path(folder)/'rejected.jsonl') if folder else None
-    return LLMTeacher(chat, rejects=rejects, router=world(config.env.name).router, max_tokens=TEACHER_TOKENS)
+    return LLMTeacher(chat, rejects, of.router, offline.reader, max_tokens=TEACHER_TOKENS)
 
 # %% ../../nbs/610_training.builders.ipynb #d3025c96
 def build_encoder(
