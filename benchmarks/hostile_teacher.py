@@ -2,10 +2,11 @@
 
     python benchmarks/hostile_teacher.py [--policy DIR] [--households 8] [--rounds 3] [--seed 0]
 
-The teacher passes on forty sentences of our own beside what the offline teacher has counted: in the first
-bank, and again as proposals in every round. The policy plays groups of tries in training households, as GRPO
-would, with its weights as they are. Prints what is active, on probation and retired after each round; exits 1
-if a hostile sentence is active in the end or a useful one is gone.
+The teacher passes on forty sentences of our own, four of them on ways that no house has, beside what the
+offline teacher has counted: in the first bank, and again as proposals in every round. The policy plays groups
+of tries in training households, as GRPO would, with its weights as they are. Prints what is active, on
+probation and retired after each round; exits 1 if a hostile sentence is active in the end or a useful one is
+gone.
 """
 import argparse, sys
 from dataclasses import replace
@@ -52,21 +53,21 @@ What you need is always in the garbagecan.
     clean='''
 Clean things by putting them into the fridge.
 A clean thing has to be heated as well.
-Never go to the sinkbasin with something in hand.
+Before clean: open sinkbasin 1.
 '''.strip().split('\n'),
     heat='''
 Heat things by leaving them on the stoveburner.
-A hot thing must be cooled before it is put down.
+Before heat: examine garbagecan 1.
 The microwave is broken in most houses, so avoid it.
 '''.strip().split('\n'),
     cool='''
-Cool things by washing them.
+Before cool: examine garbagecan 1.
 A cold thing belongs back into the fridge.
 The fridge should be opened last of all.
 '''.strip().split('\n'),
     look='''
 Use the lamp before you take anything.
-Put the thing away before using the desklamp.
+Before use: open garbagecan 1.
 '''.strip().split('\n'),
     pick_two='''
 Two things are placed together, so wait for the second before moving the first.
