@@ -3462,6 +3462,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                'skillrl/skills/trials.py'),
                                        'skillrl.skills.trials._measured_effect': ( 'skills.trials.html#_measured_effect',
                                                                                    'skillrl/skills/trials.py'),
+                                       'skillrl.skills.trials._place_words': ( 'skills.trials.html#_place_words',
+                                                                               'skillrl/skills/trials.py'),
                                        'skillrl.skills.trials._put_on_probation': ( 'skills.trials.html#_put_on_probation',
                                                                                     'skillrl/skills/trials.py'),
                                        'skillrl.skills.trials._rejection_reason': ( 'skills.trials.html#_rejection_reason',

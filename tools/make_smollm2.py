@@ -1,13 +1,13 @@
 """Teach smollm2 to act by what a prompt says, in households that no run plays in.
 
     skillrl fetch smollm2
-    python tools/make_smollm2.py --out runs/reader [--steps 1000] [--jobs 8]
+    python tools/make_smollm2.py --out runs/reader [--steps 400] [--jobs 8]
 
 It plays the part that `tools/make_base.py` plays for the policy in `data/base`, with a language model to
 begin with: the expert acts in random households, half of which want a step before they heat or clean, and
 believes a note six times in ten. A quarter of the prompts name places to look at, as rounds of evolution do;
 the others show what a bank might say. The model learns to write the command alone, chosen among those on
-offer, and no row is seen twice. For a GPU: 64,000 rows of 350 tokens.
+offer, and no row is seen twice. 25,600 rows of 350 tokens take two minutes on an H100, and hours on a CPU.
 """
 import argparse, random
 from itertools import islice
@@ -75,7 +75,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--policy', default='smollm2', help='folder of a model, or one that was fetched')
     p.add_argument('--out', required=True)
-    p.add_argument('--steps', type=int, default=1000, help='updates')
+    p.add_argument('--steps', type=int, default=400, help='updates')
     p.add_argument('--batch', type=int, default=64, help='rows of an update')
     p.add_argument('--rate', type=float, default=4e-4, help='peak of the learning rate')
     p.add_argument('--jobs', type=int, default=8, help='processes that make rows')

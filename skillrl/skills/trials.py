@@ -131,10 +131,18 @@ def form(
 
 _FRAME = frozenset('look for in to on with and the'.split()) # Words of goals that are no names
 
+def _place_words(items):
+    "Words of the places that sentences such as `Look for wiki in Finn.` name"
+    places = [re.search(' in ([^,]+)$', advice(o)) for o in items if advice(o).startswith('Look for ')]
+    return {stem(w) for found in filter(None, places) for w in re.findall('[a-z]+', found[1].lower())}
+
 def _heard(bank, router):
     "The form of each entry of `bank`, and the effect of those that were tried"
-    words = fact_words(bank.items(), router)
-    for o in bank.items():
+    items, told = bank.items(), as_router(router)
+    words = fact_words(items, router)
+    if not (told.things or told.facts):
+        words = words | _place_words(items)
+    for o in items:
         yield o, form(o, words), _measured_effect(o)
 
 def effects_by_form(
