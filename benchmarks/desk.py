@@ -31,18 +31,21 @@ class Desk(TextEnv):
     def start(self, game):
         return Day(game)
 
+def usual(name):
+    return {product: seeded(name, product).choice(PEOPLE) for product in PRODUCTS}
+
 def team(name):
-    usual = {product: seeded(name, product).choice(PEOPLE) for product in PRODUCTS}
     def question(i):
         day = seeded(name, i)
-        owners = {p: day.choice(PEOPLE) if day.random() < .05 else who for p, who in usual.items()}
+        owners = {p: day.choice(PEOPLE) if day.random() < .05 else who for p, who in usual(name).items()}
         return Question(f'{name}-{i}', f'find the owner of {day.choice(PRODUCTS)}', 'general', owners)
     return GameSuite(name, [question(i) for i in range(200)], Desk)
 
 class Owners(World):
     name, categories = 'owners', ('general',)
     def suites(self, config):
-        return [team(f'train-{i}') for i in range(config.train_suites)], [team(f'test-{i}') for i in config.test_numbers]
+        train = [team(f'train-{i}') for i in range(config.train_suites)]
+        return train, [team(f'test-{i}') for i in config.test_numbers]
 
     def expert(self, task, rng, trust=1.):
         return Clerk(task.split()[-1], rng.random() < trust, rng)
