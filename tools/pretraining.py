@@ -61,7 +61,7 @@ def demonstrated(episode:Episode, expert:object, strays:Callable, kept:Callable)
         thought, action = expert.act(episode.admissible, episode.notes, episode.skills)
         moves = strays(action, episode.admissible)
         if not moves and kept(thought, action):
-            yield dict(prompt=prompt, completion=write_reply(thought, action))
+            yield dict(prompt=prompt, completion=write_reply(thought, action, episode.agent.reply))
         for move in moves or [action]:
             if not episode.done:
                 episode.act(move)

@@ -89,6 +89,7 @@ class RetrievalConfig:
     top_k:int = opt(6, lo=0) # $K$, task-specific skills at most
     top_k_general:int = opt(1, lo=0) # General skills at most, and as many mistakes, up to five
     similarity_threshold:float = opt(0.0, lo=0, hi=0.99) # $\delta_{sim}$: less similar skills stay out
+    show:str = opt('auto', choices=('auto', 'principle', 'full')) # Of a skill; `auto`: who plays decides
 
 @dataclass
 class EvolutionConfig:
@@ -133,6 +134,7 @@ class ModelConfig:
     max_prompt_tokens:int = opt(2048, lo=16) # Longer prompts lose history first
     max_new_tokens:int = opt(0, lo=0) # Room for a reply; 0 for 32 with weights, 512 for a chat policy
     adapter:str = opt('none', choices=('none', 'lora', 'qlora')) # What learns; `none` moves all weights
+    precision:str = opt('auto', choices=('auto', 'float32', 'bfloat16')) # Of products; `auto`: 32 on a CPU
     policy_api_base:str = opt('', bare='@?#', authority='') # Address of the acting model; empty for OpenAI's
     policy_model_id:str = opt('') # A model behind a server that acts, in `train` to collect; empty for none
     teacher_api_base:str = opt('', bare='@?#', authority='') # Address of the teacher; empty for OpenAI's

@@ -28,13 +28,14 @@ def masked(
 )->Tensor: # Scores (N,V)
     "`z` with minus infinity for every token that may not come"
     number = {rule: i for i, rule in enumerate(dict.fromkeys(rules))}
-    keep = torch.ones(len(number), z.shape[1], dtype=torch.bool)
-    for rule, i in number.items():
-        if rule is not None:
-            keep[i] = rule.excluded
-            keep[i, list(rule.ids)] = not rule.excluded
-    rows = torch.tensor([number[rule] for rule in rules])
-    return z.masked_fill(~keep[rows].to(z.device), -torch.inf)
+    keep = torch.tensor([rule is None or rule.excluded for rule in number], device=z.device)
+    keep = keep[:, None].repeat(1, z.shape[1])
+    named = [(i, token) for rule, i in number.items() if rule for token in rule.ids]
+    if named:
+        at, tokens = torch.tensor(named, device=z.device).T
+        keep[at, tokens] = ~keep[at, tokens]
+    rows = torch.tensor([number[rule] for rule in rules], device=z.device)
+    return z.masked_fill(~keep[rows], -torch.inf)
 
 # %% ../../nbs/333_llm.decoding.ipynb #de4ba2ad
 def masked_replies(
@@ -204,6 +205,16 @@ def add(self:_ReplyDraft, token:int)->None:
     if self.paths is None and self.room <= self.reserve:
         self.paths = [self.form.closing + ids for ids in self.endings]
     self.rule = self._next()
+
+# %% ../../nbs/333_llm.decoding.ipynb #4362aee5
+@patch
+def forced(self:_ReplyDraft)->list[int]: # Tokens
+    "Take in what has to follow"
+    found = []
+    while len(self.rule.ids) == 1 and not self.rule.excluded:
+        found += self.rule.ids
+        self.add(found[-1])
+    return found
 
 # %% ../../nbs/333_llm.decoding.ipynb #402dcdbf
 class Choices(NamedTuple):

@@ -153,7 +153,7 @@ def logps(self:Policy,
     "Log-probs of `reply_ids` after `prompt_ids`, with gradients"
     r, r_mask = _batch(reply_ids, self.model.device)
     many = r.numel()*len(self.tokenizer) > MOST_SCORES
-    if shares_prefixes(self.model) or (many and has_plain_layers(self.model)):
+    if shares_prefixes(self.model) or many and has_plain_layers(self.model) or _reads_unmasked(self.model):
         return self._piecewise_logps(prompt_ids, reply_ids, allowed)
     p, p_mask = _batch(prompt_ids, self.model.device, left=True)
     mask = torch.cat([p_mask, r_mask], 1)
@@ -163,6 +163,11 @@ def logps(self:Policy,
     if allowed is not None:
         z = masked_replies(z, allowed)
     return _token_logps(z, r), r_mask.float()
+
+def _reads_unmasked(model):
+    "Is `model` on a GPU, where rows filled up on the right are read without a mask, and so faster?"
+    # A row that is masked as a whole, as on the left, has had gradients there that were no numbers
+    return model.device.type != 'cpu' and has_plain_layers(model)
 
 def _token_logps(z, ids):
     "Log-probs (B,T) of `ids` under the scores `z` (B,T,V)"
@@ -177,11 +182,12 @@ def _piecewise_logps(self:Policy, prompt_ids, reply_ids, allowed=None):
         nodes = [node for prompt, path in zip(prompt_ids, tree.paths) for node in path[len(prompt)-1:]]
         states = read_tree(self.model, tree)[torch.tensor(nodes, device=self.model.device)]
     else:
-        p, p_mask = _batch(prompt_ids, self.model.device, left=True)
-        mask = torch.cat([p_mask, r_mask], 1)
-        out = self.model.get_decoder()(input_ids=torch.cat([p, r], 1), attention_mask=mask,
-                                       position_ids=_positions(mask), use_cache=False)
-        states = out.last_hidden_state[:, -r.shape[1]-1:-1][r_mask.bool()]
+        ids, _ = _batch([list(p) + list(r) for p, r in zip(prompt_ids, reply_ids)], self.model.device)
+        out = self.model.get_decoder()(input_ids=ids, use_cache=False)
+        before = [(i, len(p) - 1 + k) for i, (p, r) in enumerate(zip(prompt_ids, reply_ids))
+                  for k in range(len(r))]
+        row, column = torch.tensor(before, device=ids.device).T
+        states = out.last_hidden_state[row, column]
     rules = [rule for row, ids in zip(allowed or [], reply_ids) for rule in row or [None]*len(ids)]
     lps = chunked_logps(self.model.get_output_embeddings(), states, r[r_mask.bool()], rules)
     return lps.new_zeros(r.shape).masked_scatter(r_mask.bool(), lps), r_mask.float()
@@ -223,8 +229,14 @@ def _read_once(policy, prompts, device):
     "Scores, cache and mask after `prompts`, of which equal ones are read once"
     once = {}
     twin = torch.tensor([once.setdefault(tuple(p), len(once)) for p in prompts])
-    ids, mask = _batch(list(once), device, left=True)
-    z, past = policy._scores(ids, mask)
+    ids, mask = _batch(list(once), device, left=not _reads_unmasked(policy.model))
+    if _reads_unmasked(policy.model):
+        out = policy.model.get_decoder()(input_ids=ids, use_cache=True)
+        past, last = out[cache_word()], mask.sum(1) - 1
+        at = torch.arange(len(ids), device=device)
+        z = policy.model.get_output_embeddings()(out.last_hidden_state[at, last]).float()
+    else:
+        z, past = policy._scores(ids, mask)
     if len(once) < len(prompts):
         z, mask = z[twin], mask[twin]
         past.batch_select_indices(twin)
@@ -236,7 +248,8 @@ def _read_before(prompt):
     reply = getattr(prompt, 'before', None)
     if reply is None or reply.read is None:
         return 0
-    return len(reply.prompt_ids) + len(reply.token_ids) - 1
+    keys, _ = reply.read[0]
+    return keys.shape[1]
 
 def _read_on(policy, prompts, device):
     "Scores, cache and mask after `prompts`; what was read in earlier turns is not read again"
@@ -260,36 +273,52 @@ def _choose(z, u, temperature, drafts):
     return picked, _token_logps(z, picked)
 
 # %% ../../nbs/340_llm.local.ipynb #f08fff5e
+def _add_tokens(
+    replies:list,   # Under way, one for each row
+    picked:Tensor,  # The token chosen for each, (B,)
+    lps:Tensor,     # Its log-prob, (B,)
+    drafts:list=(), # Which take in what has to follow
+)->list[list[int]]: # What each reply has not read yet
+    "Add to each reply the token chosen and those that leave no choice"
+    new = [[token] for token in picked.tolist()]
+    for row, draft in zip(new, drafts):
+        row += draft.forced()
+    for reply, row, lp in zip(replies, new, lps.tolist()):
+        reply.token_ids += row
+        reply.logprobs += [lp] + [0.]*(len(row) - 1)
+    return new
+
+# %% ../../nbs/340_llm.local.ipynb #68f46fd0
 @patch
 def _write(self:Policy, prompts, noise, temperature, drafts=()):
     "What follows each of `prompts`, one token per column of `noise` at most"
     out = [Reply('', [], [], list(p)) for p in prompts]
     rows = list(range(len(prompts))) # Of `prompts`, which are still being written
     z, past, mask = _read_on(self, prompts, noise.device)
-    picked = None
-    for t in range(noise.shape[1]):
-        if t:
-            z, past = self._scores(picked[:, None], mask, past)
+    while True:
         under_way = [drafts[i] for i in rows] if drafts else ()
-        picked, lps = _choose(z, noise[rows, t], temperature, under_way)
-        for k, (i, token, lp) in enumerate(zip(rows, picked.tolist(), lps.tolist())):
-            out[i].token_ids.append(token)
-            out[i].logprobs.append(lp)
-            if isinstance(prompts[i], GrownPrompt) and (token in self.eos_ids or t + 1 == noise.shape[1]):
+        at = [len(out[i].token_ids) for i in rows]
+        picked, lps = _choose(z, noise[rows, at], temperature, under_way)
+        unread = _add_tokens([out[i] for i in rows], picked, lps, under_way)
+        over = [tokens[-1] in self.eos_ids or len(out[i].token_ids) == noise.shape[1]
+                for i, tokens in zip(rows, unread)]
+        for k, i in enumerate(rows):
+            if over[k] and isinstance(prompts[i], GrownPrompt):
                 out[i].read = cached_row(past, mask, k)
-        live = [k for k, token in enumerate(picked.tolist()) if token not in self.eos_ids]
+        live = [k for k, ended in enumerate(over) if not ended]
         if not live:
-            break
+            return out
         if len(live) < len(rows):
             kept = torch.tensor(live)
-            rows = [rows[k] for k in live]
-            picked, mask = picked[kept], mask[kept]
+            rows, mask = [rows[k] for k in live], mask[kept]
             past.batch_select_indices(kept)
-        mask = torch.cat([mask, mask.new_ones(len(live), 1)], 1)
-    return out
+        ids, new = _batch([unread[k] for k in live], noise.device, left=True)
+        mask = torch.cat([mask, new], 1)
+        z, past = self._scores(ids, mask, past)
 
 # %% ../../nbs/340_llm.local.ipynb #011fbe04
 _MOST_TOKENS = 65_536 # Of prompts and replies side by side
+_MOST_ROWS = 64, 256  # On a CPU, and on a GPU, whose steps take as long for few rows
 
 def _batches(prompts, most, new):
     "Numbers of prompts, those of like length together; a prompt that is too long for others goes alone"
@@ -312,7 +341,7 @@ def generate(self:Policy,
     temperature:float=1.,    # 0 takes the likeliest token
     generator:torch.Generator=None, # On the CPU
     max_new_tokens:int=32,   # Longest reply, in tokens
-    batch_size:int=64,       # Rows read together at most, from 1: memory and speed, not what is said
+    batch_size:int|None=None, # Rows read together at most: memory and speed, not what is said
     allowed:list|None=None,  # Commands, or `Choices`, that each reply may end with; None lets it say anything
 )->list[Reply]: # In the order of `prompts`; `ValueError` if a prompt is empty, or too long for the model
     "A reply to each of `prompts`"
@@ -322,9 +351,10 @@ def generate(self:Policy,
                          'positions the model has: shorten the prompt or lower max_new_tokens')
     drafts = begin_drafts(self.form, prompts, allowed, max_new_tokens)
     noise = torch.rand(len(prompts), max_new_tokens, generator=generator).to(self.model.device)
+    most = batch_size or _MOST_ROWS[self.model.device.type != 'cpu']
     replies = [None]*len(prompts)
     with evaluating(self.model):
-        for rows in _batches(prompts, batch_size, max_new_tokens):
+        for rows in _batches(prompts, most, max_new_tokens):
             some = [drafts[i] for i in rows] if drafts else ()
             written = self._write([prompts[i] for i in rows], noise[rows], temperature, some)
             for i, reply in zip(rows, written):

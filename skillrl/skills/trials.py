@@ -19,7 +19,7 @@ from .bank import count_episode, Entry, PROBATION, Proposal, retire, SkillBank, 
 from .consolidation import fact_words, normal, twin_of
 from .embedding import stem
 from .retrieval import Retrieved, Retriever, advice, render
-from ..core.trajectory import Trajectory
+from ..core.trajectory import as_router, Trajectory
 
 # %% ../../nbs/482_skills.trials.ipynb #40ecd3fd
 def _restated(
@@ -131,10 +131,18 @@ def form(
 
 _FRAME = frozenset('look for in to on with and the'.split()) # Words of goals that are no names
 
+def _place_words(items):
+    "Words of the places that sentences such as `Look for wiki in Finn.` name"
+    places = [re.search(' in ([^,]+)$', advice(o)) for o in items if advice(o).startswith('Look for ')]
+    return {stem(w) for found in filter(None, places) for w in re.findall('[a-z]+', found[1].lower())}
+
 def _heard(bank, router):
     "The form of each entry of `bank`, and the effect of those that were tried"
-    words = fact_words(bank.items(), router)
-    for o in bank.items():
+    items, told = bank.items(), as_router(router)
+    words = fact_words(items, router)
+    if not (told.things or told.facts):
+        words = words | _place_words(items)
+    for o in items:
         yield o, form(o, words), _measured_effect(o)
 
 def effects_by_form(
@@ -175,12 +183,14 @@ _ALPHA = .1                      # Chance of an error of each kind
 _ENOUGH_GROUPS = 24             # That show no effect, after which a skill is retired
 _LEAST_GAMES = 3                # In which a general sentence has to have been tried
 
-def _widely_tried(o:Entry)->bool: # True for what is not general
-    "Was a general entry tried in two categories and several games?"
-    if o.category != 'general':
-        return True
+def _widely_tried(o:Entry, router:Callable|None=None)->bool: # True for what is not general
+    "Was a general entry tried in two categories and several games? Not where tasks have no category"
     places = o.provenance.get('tried_in', [])
-    return len({c for c, _ in places}) > 1 and len({g for _, g in places}) >= _LEAST_GAMES
+    kinds = {c for c, _ in places}
+    untold = router and o.source_tasks and not any(map(as_router(router), map(str, o.source_tasks)))
+    if o.category != 'general' or untold and kinds <= {'general'}:
+        return True
+    return len(kinds) > 1 and len({g for _, g in places}) >= _LEAST_GAMES
 
 # %% ../../nbs/482_skills.trials.ipynb #66bf6697
 @dataclass
@@ -200,7 +210,7 @@ def _known_effect(measured:_Effect|None, others:Sequence[_Effect])->_Known:
     return _Known(own, likely, mean.interval(_ALPHA/10)[0] > 0)
 
 # %% ../../nbs/482_skills.trials.ipynb #5bc03098
-def _verdict(o, known):
+def _verdict(o, known, router=None):
     "The status of `o`, the effect that decided and the reason for retiring it"
     low, high = known.effect.interval(_ALPHA)
     groups = o.stats.get('groups', 0)
@@ -208,7 +218,7 @@ def _verdict(o, known):
         return 'retired', known.effect, f'it loses {-known.effect.mean:.2f} of the episodes that are shown it'
     if o.status == 'active' and 'proved' not in o.provenance:
         return 'active', known.effect, ''
-    if low > 0 and _widely_tried(o):
+    if low > 0 and _widely_tried(o, router):
         return 'active', known.effect, ''
     if known.vouched and known.likely.interval(1/3)[0] > 0:
         return 'active', known.likely, ''
@@ -228,7 +238,7 @@ def settle_trials(
     for o, its_form, measured in heard:
         others = [e for p, f, e in heard if f == its_form and e and p is not o]
         known = _known_effect(measured, [*others, *(elsewhere or {}).get(its_form, [])])
-        status, effect, reason = _verdict(o, known)
+        status, effect, reason = _verdict(o, known, router)
         if status == o.status:
             continue
         low, high = (round(x, 4) for x in effect.interval(_ALPHA))

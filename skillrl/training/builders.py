@@ -45,9 +45,10 @@ def build_placement(model:ModelConfig)->Any: # A `Placement`, on a GPU where the
     "Where and how precisely a run's weights compute"
     import torch
     from skillrl.llm.placement import Placement
-    if not torch.cuda.is_available():
-        return Placement()
-    return Placement('cuda', 'bfloat16', gradient_checkpointing=model.adapter != 'none')
+    gpu = torch.cuda.is_available()
+    usual = 'bfloat16' if gpu else 'float32'
+    dtype = usual if model.precision == 'auto' else model.precision
+    return Placement('cuda' if gpu else 'cpu', dtype, gradient_checkpointing=gpu and model.adapter != 'none')
 
 def build_threads(model:ModelConfig)->Any: # A context
     "Compute on one thread, or for a checkpoint on as many as torch has: their number decides last digits"
@@ -197,6 +198,8 @@ def _skill_form(config):
     "How much of each skill a prompt shows: 'principle', 'full' or 'official'"
     if config.agent.prompt == 'official':
         return 'official'
+    if config.retrieval.show != 'auto':
+        return config.retrieval.show
     m = config.model
     if m.policy_model_id:
         return 'full'

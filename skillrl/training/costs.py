@@ -102,7 +102,8 @@ def _weight_bytes(shape, held):
 # %% ../../nbs/617_training.costs.ipynb #0ba4c725
 def held_by(model:ModelConfig, gpu:bool)->Held:
     "How a run holds its weights"
-    computes = 'bfloat16' if gpu else 'float32'
+    usual = 'bfloat16' if gpu else 'float32'
+    computes = usual if model.precision == 'auto' else model.precision
     weights = dict(none='float32', lora=computes, qlora='nf4')[model.adapter]
     moves_adapter = model.adapter != 'none'
     return Held(weights, model.adapter_rank*moves_adapter, computes, gpu and moves_adapter, gpu)

@@ -1,0 +1,116 @@
+"""What a language model of 135 M parameters learns from banks, beside the policy that ships.
+
+    python benchmarks/smollm2.py --reader DIR --runs DIR [--seeds 3] [--save data/smollm2.json] [--smoke]
+
+DIR holds what `tools/make_smollm2.py` made of smollm2. For each seed this is `skillrl train --policy DIR
+--config configs/smollm2_households.yaml --seed SEED`, and goes on from what is there. Then the evolved banks
+are shown to the policy from before RL, on the same games. `--jobs` runs so many seeds side by side, and
+`--only SEED` one of them. `--smoke` plays few and short episodes.
+
+    python benchmarks/smollm2.py --desk RUN [--save data/smollm2_desk.json]
+
+RUN is what `skillrl train --env benchmarks/desk.py:Owners --policy smollm2 --config
+configs/smollm2_desk.yaml --output RUN` has left. Its banks are held against what the world knows.
+"""
+import argparse, json, subprocess, sys, time
+from pathlib import Path
+from desk import usual
+from learning import SMOKE, by_suite, clusters, conditions_of, curve, gains, spent_on
+from skillrl.core.config import load_config
+from skillrl.core.runfolder import RunFolder
+from skillrl.core.stats import clustered_gain, clustered_rate
+from skillrl.core.store import JsonlLog, atomic_write, read_json, write_json
+from skillrl.core.tables import row_name
+from skillrl.skills.bank import SkillBank, version_path, versions
+from skillrl.training.pipeline import _MAKES, Pipeline, _play_condition, train
+
+CONFIG = Path(__file__).parents[1]/'configs'/'smollm2_households.yaml'
+WITHOUT_RL = 'before, evolved bank'
+PAIRS = [('after, no bank', 'after, evolved bank'), ('after, no bank', 'after, bank'),
+         ('after, bank', 'after, evolved bank'), (WITHOUT_RL, 'after, evolved bank'),
+         ('after, wrong evolved bank', 'after, evolved bank'), ('before, bank', 'after, bank')]
+
+def play_seed(folder, reader, seed, smoke):
+    "One run, and the evolved banks with the weights from before RL"
+    begun = time.time()
+    def step(phase, done, total):
+        print(f'{time.time() - begun:.0f} s, seed {seed}: {phase} {done} of {total}', flush=True)
+    own = {'seed': seed, 'model.checkpoint': reader}
+    config = load_config(CONFIG).merged(own | (SMOKE | {'env.max_steps': 4} if smoke else {}))
+    if not (folder/'report.md').exists():
+        train(config, folder, folder.exists(), step)
+    file = folder.parent/f'{seed}.json'
+    if file.exists():
+        return
+    with RunFolder(folder, config, True, False, _MAKES) as run:
+        p = Pipeline(run, config=config)
+        found = {split: by_suite(_play_condition(p, *WITHOUT_RL.split(', '), split))
+                 for split in p.test[0].tests}
+    write_json(file, dict(found=found, seconds=time.time() - begun))
+
+def seed_row(folder):
+    "What one seed won in each condition, and what that took"
+    seed, spent = int(folder.name), spent_on(folder)
+    test = {name: by_suite(played) for name, played in conditions_of(folder).items()}
+    for split, found in read_json(folder.parent/f'{seed}.json')['found'].items():
+        test[row_name(WITHOUT_RL, split)] = found
+    log = [m for m in JsonlLog(folder/'metrics.jsonl').read() if m['phase'] == 'rl']
+    return dict(seed=seed, test=test, spent=spent, curve=curve(log, spent['collect train']))
+
+def told(rows):
+    "Rates and differences on goals that nobody has practised"
+    for name in rows[0]['test']:
+        print(f'{name}: {clustered_rate(clusters(rows, name))}')
+    for a, b in PAIRS:
+        print(f'{b} minus {a}: {clustered_gain(gains(rows, a + ", new", b + ", new"))}')
+
+def sentences(bank, name):
+    "What a desk's `bank` says now of owners, and how much of it is so on most days"
+    said = [o.principle for o in bank.items('active') if o.title.startswith('Where')]
+    so = {f'Look for {product} in {owner}.' for product, owner in usual(name).items()}
+    return dict(said=len(said), true=sum(line in so for line in said), products=len(so))
+
+def desk(run, save):
+    "Rates of a run at the desk, and what its banks say at the end"
+    test = {name: by_suite(played) for name, played in conditions_of(run).items()}
+    told = {}
+    for path in sorted(run.glob('bank/*')):
+        bank = SkillBank.load(version_path(path, max(versions(path))))
+        told[path.name] = sentences(bank, path.name)
+    if save:
+        atomic_write(Path(save), json.dumps(dict(test=test, banks=told), indent=1) + '\n')
+    for name in test:
+        print(f'{name}: {clustered_rate(clusters([dict(test=test)], name))}')
+    for a, b in (('after, no bank', 'after, bank'), ('after, no bank', 'after, evolved bank')):
+        print(f'{b} minus {a}: {clustered_gain(gains([dict(test=test)], a, b))}')
+    print(told)
+
+def main(a):
+    if a.desk:
+        return desk(Path(a.desk), a.save)
+    runs = Path(a.runs)
+    if a.only is not None:
+        return play_seed(runs/str(a.only), a.reader, a.only, a.smoke)
+    todo, at_work = list(range(a.seeds)), []
+    for seed in todo:
+        while len(at_work) >= a.jobs:
+            at_work.pop(0).wait()
+        at_work.append(subprocess.Popen([sys.executable, __file__, *sys.argv[1:], '--only', str(seed)]))
+    for process in at_work:
+        process.wait()
+    rows = [seed_row(runs/str(seed)) for seed in todo if (runs/f'{seed}.json').exists()]
+    if a.save:
+        atomic_write(Path(a.save), json.dumps(dict(env='alfworld', seeds=rows), indent=1) + '\n')
+    told(rows)
+
+if __name__ == '__main__':
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('--desk', metavar='RUN')
+    p.add_argument('--reader', metavar='DIR')
+    p.add_argument('--runs', metavar='DIR', help='keep runs here, and go on from there')
+    p.add_argument('--seeds', type=int, default=3)
+    p.add_argument('--jobs', type=int, default=1)
+    p.add_argument('--only', type=int, metavar='SEED')
+    p.add_argument('--save', metavar='FILE')
+    p.add_argument('--smoke', action='store_true', help='few and short episodes')
+    main(p.parse_args())
