@@ -26,7 +26,8 @@ def support(item:Skill|Mistake)->int:
 def rank_by_support(items:Iterable)->list:
     "`items`, the best supported first; of equals the more useful, those of a bank, and then the alphabet"
     def rank(o:Skill|Mistake)->tuple:
-        wins, losses = o.stats.get('wins', 0), o.stats.get('losses', 0)
+        wins = o.stats.get('wins', 0)
+        losses = o.stats.get('losses', 0)
         useful = (wins + 1)/(wins + losses + 2) # One win and one loss imagined
         return -support(o), -useful, not o.id, advice(o), o.text, o.category
 
@@ -146,7 +147,8 @@ def merge_rewordings(
     "`pool` without rewordings; their evidence goes to what they reword"
     cosines = similarity(pool, corpus)
     stated = [facts(advice(o), words) for o in pool]
-    leaders, followers = [], []
+    leaders = []
+    followers = []
 
     def led_by(i:int)->list[int]:
         "The leaders that item `i` rewords"
@@ -194,7 +196,8 @@ def subject(principle:str)->str: # `look for egg`, `to heat`
 # %% ../../nbs/465_skills.consolidation.ipynb #6580e945
 def _drop_rivals(pool:Sequence)->tuple[list, list]: # Those that stay; pairs of one that goes and the reason
     "`pool` with one answer to each question, the best supported"
-    best, dropped = {}, []
+    best = {}
+    dropped = []
     for o in rank_by_support(pool):
         if isinstance(o, Mistake):
             continue

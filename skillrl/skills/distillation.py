@@ -36,12 +36,14 @@ def main_category(trajs:Iterable, reader:EpisodeReader)->str:
 
 def _where_skill(c:Claim, reader:EpisodeReader)->Skill:
     "The sentence a claim becomes"
-    s, thing = c.sighting, c.thing
+    s = c.sighting
+    thing = c.thing
     category = main_category(c.asked or c.seen, reader)
     belief = round(s.belief, 3)
     provenance = origin(c.seen, seen=s.n, looked=s.m, belief=belief)
     places = ', then '.join(place.place for place in c.sightings)
-    title, principle = f'Where {thing} is kept', f'Look for {thing} in {places}.'
+    title = f'Where {thing} is kept'
+    principle = f'Look for {thing} in {places}.'
     occasion = f'The goal needs {thing} and none has been seen yet.'
     return Skill('', title, principle, occasion, category, goals_of(c.asked), provenance)
 
@@ -133,7 +135,8 @@ def _games_of(trajs:Iterable[Trajectory])->set[str]:
 def _refusal(form:str, why:tuple[str, str], trajs:list[Trajectory], sent:int)->Mistake:
     "That commands of `form` were refused, once in `trajs` for each time, of `sent` in all"
     wrong, instead = why
-    n, once = len(trajs), {t.id: t for t in trajs}
+    n = len(trajs)
+    once = {t.id: t for t in trajs}
     happens = f'{n} of {sent} such commands were refused because {wrong}.'
     how = f'{instead.capitalize()}.' if form == UNKNOWN else f'To {form}, {instead}.'
     provenance = origin(once.values(), refused=n, sent=sent)
@@ -147,7 +150,8 @@ def refusals(
     min_count:int=2, # Games in which it has to have happened
 )->list[Mistake]: # The commonest first
     "Commands the world did not accept, by form and reason"
-    groups, sent = defaultdict(list), Counter()
+    groups = defaultdict(list)
+    sent = Counter()
     for t in trajs:
         for step, after, known in replay(t, reader.notes):
             form = reader.form(step, known)
@@ -227,7 +231,8 @@ class OfflineTeacher:
 
     def distill(self, trajs:Iterable[Trajectory])->list: # Of `Skill` and `Mistake`, without ids
         "What the episodes show, won and lost"
-        trajs, reader = list(trajs), self.reader
+        trajs = list(trajs)
+        reader = self.reader
         out = [_where_skill(c, reader) for c in claims(visits_of(trajs, reader), self.unasked)]
         out += _procedures(trajs, reader)
         out += reader.tell(trajs, self.min_count)
@@ -269,7 +274,8 @@ def _asked_for(
     reader:EpisodeReader,
 )->dict[str, Counter]: # Subject to the categories of the failures that ask for it
     "What failures ask for"
-    slowest, asks = Counter(), defaultdict(Counter)
+    slowest = Counter()
+    asks = defaultdict(Counter)
     for t in wins:
         category = category_of(t, reader.router)
         slowest[category] = max(slowest[category], reader.time_left(t))

@@ -91,7 +91,8 @@ def _try_all(
 )->tuple[SkillBank, list[dict]]: # New bank, rows for the record
     "Every proposal after the other, each in sight of those kept before"
     bank = deepcopy(bank)
-    rows, refused = [], []
+    rows = []
+    refused = []
     for p in proposals:
         findings = examine(p.item) if isinstance(p.item, Entry) else []
         bank, row = consider(p, bank, now, '; '.join(findings))
@@ -134,7 +135,8 @@ def evolve(
     router:Callable|None=None, # Of the world
 )->tuple[SkillBank, dict]: # The new bank, and the record of the round; ValueError if a test game was played
     "One round: where the policy fails, and what of the teacher's answer held up"
-    config, seen = config or EvolutionConfig(), list(experience.seen)
+    config = config or EvolutionConfig()
+    seen = list(experience.seen)
     _keep_apart(experience)
     known = [*experience.evidence, *seen]
     # Which categories are weak, and which failures to study

@@ -89,7 +89,8 @@ def ask(self:LLMTeacher,
     try:
         replies = self.chat.replies(batch, **params)
     except (BudgetExceeded, Outage) as e:
-        replies, interrupted = e.replies, e
+        replies = e.replies
+        interrupted = e
     exchanges = [read_reply(*x) for x in zip(questions, batch, replies)]
     self.exchanges += exchanges
     self.note_rejected(exchanges)
@@ -106,7 +107,8 @@ def _answers(exchanges:Sequence[Exchange])->list: # `Outage` if unanswered, Valu
     kept = [o for x in exchanges for o in x.kept]
     if kept or not exchanges:
         return kept
-    n, replies = len(exchanges), [x.reply for x in exchanges]
+    n = len(exchanges)
+    replies = [x.reply for x in exchanges]
     unanswered = [r for r in replies if r.status == 'infra_error']
     if unanswered:
         raise Outage(f'{len(unanswered)} of {n} questions were not answered and the others brought nothing: '
@@ -120,11 +122,14 @@ def _answers(exchanges:Sequence[Exchange])->list: # `Outage` if unanswered, Valu
 # %% ../../nbs/475_skills.teachers.ipynb #822f1c99
 def questions(cases:Iterable[Case])->list[Question]:
     "All that is to be asked about `cases`"
-    out, half = [], _PER_CALL//2
+    out = []
+    half = _PER_CALL//2
     for category, its in by_category(cases).items():
-        won, lost = select(its, success=True), select(its, success=False)
+        won = select(its, success=True)
+        lost = select(its, success=False)
         sides = [a + b for a, b in zip(chunked(won, half), chunked(lost, half))]
-        about, wider = (category,), (category, 'general')
+        about = (category,)
+        wider = (category, 'general')
         for kind, group, read in (('successes', won, read_skill), ('failures', lost, read_mistake)):
             out += [Question(kind, part, about, read) for part in chunked(group, _PER_CALL)]
         out += [Question('contrasts', both, wider, read_skill) for both in sides]
@@ -187,7 +192,8 @@ def _shut_lines(reader, lost):
 
 def _proposal_questions(teacher, bank, category, failures, evidence, limit):
     "What to ask about one weak category: failures, and some wins beside them"
-    failures, won = list(failures), select(evidence, success=True)
+    failures = list(failures)
+    won = select(evidence, success=True)
     lost, won = [teacher.cases(t for t in trajs if category_of(t, teacher.router) == category)
                  for trajs in (failures, won)]
     wins = _PER_CALL//4
@@ -201,7 +207,8 @@ def _proposal_questions(teacher, bank, category, failures, evidence, limit):
 # %% ../../nbs/475_skills.teachers.ipynb #f3197c49
 def _compatible(turns):
     "Of pairs (exchange, proposal) those that neither touch one item nor say the same; others are rejected"
-    out, touched = [], set()
+    out = []
+    touched = set()
     for x, p in turns:
         keys = {*p.ids, p.item.id if p.item else '', normal(advice(p.item)) if p.item else ''} - {''}
         if keys & touched:
@@ -237,7 +244,8 @@ def _read_thought(
     q:Question, # Its `about` is the trajectory
 )->tuple[int, str]: # ValueError if it is not a thought on a step of it
     "Number and thought of one step of the trajectory `q.about`"
-    step, steps = d.get('step'), q.about.steps
+    step = d.get('step')
+    steps = q.about.steps
     thought = text_field(d, 'thought', 400)
     if type(step) is not int or not 1 <= step <= len(steps):
         raise ValueError(f'`step` should be a number from 1 to {len(steps)}, not {step!r:.60}')
@@ -253,7 +261,8 @@ def _thought_question(teacher, t):
     "What to ask about the won trajectory `t`, its texts cut so that all steps fit"
     if not t.success:
         raise ValueError(f'the trajectory {t.id!r} was lost; thoughts are written for won ones only')
-    room, chars = teacher.prompt_chars - 1000, _TEXT_CHARS
+    room = teacher.prompt_chars - 1000
+    chars = _TEXT_CHARS
     shown = case(t, chars, teacher.router)
     while sum(len(line) + 1 for line in shown.lines) > room and chars > 20:
         chars //= 2
@@ -263,7 +272,8 @@ def _thought_question(teacher, t):
 # %% ../../nbs/475_skills.teachers.ipynb #a5306c9a
 def _complete(x):
     "The thoughts of the exchange `x` if there is one for each step, and nothing else; otherwise None"
-    thoughts, n = dict(x.kept), len(x.question.about)
+    thoughts = dict(x.kept)
+    n = len(x.question.about)
     if len(thoughts) == n and not x.rejected:
         return [thoughts[i] for i in range(1, n + 1)]
     x.reject(f'{len(thoughts)} thoughts for {n} steps', x.reply.text)

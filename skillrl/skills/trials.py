@@ -62,7 +62,8 @@ def draw_trials(
     seed:object,       # Decides the draw, together with the id
 )->tuple[list[set], list[str]]: # For each try the ids it does without; all that are on trial
     "Who does without what in one group"
-    hidden, tried = [set() for _ in range(size)], []
+    hidden = [set() for _ in range(size)]
+    tried = []
     for o in entries:
         rng = random.Random(f'{seed}/{o.id}')
         if size < 2 or o.status != PROBATION and rng.random() >= share:
@@ -78,7 +79,8 @@ def with_counts(
     trajs:Iterable[Trajectory], # Played with it; metadata of trials: `tried`, `hidden`, `group`
 )->SkillBank: # A copy
     "`bank` with what `trajs` say about each of its entries, in trials too"
-    bank, groups = deepcopy(bank), defaultdict(set)
+    bank = deepcopy(bank)
+    groups = defaultdict(set)
     for t in trajs:
         shown = {i for step in t.steps for i in step.skills}
         count_episode(filter(None, map(bank.get, shown)), bool(t.success))
@@ -108,7 +110,8 @@ class _Effect:
 
 def _measured_effect(o:Entry)->_Effect|None: # None while one of the arms is empty
     "What the trials of `o` say"
-    mean, var = 0., 0.
+    mean = 0.
+    var = 0.
     for arm, sign in (('with', 1), ('without', -1)):
         n, wins = (o.stats.get(f'{what}_{arm}', 0) for what in ('tries', 'wins'))
         if not n:
@@ -145,6 +148,7 @@ def _heard(bank, router):
     for o in items:
         yield o, form(o, words), _measured_effect(o)
 
+# %% ../../nbs/482_skills.trials.ipynb #034b2af6
 def effects_by_form(
     banks:Iterable[SkillBank], # Of one world
     router:Callable|None=None, # Of that world
@@ -233,7 +237,8 @@ def settle_trials(
     router:Callable|None=None, # Of the world
 )->tuple[SkillBank, list[dict]]: # A copy, and a row for each entry whose status changed
     "Decide on every entry by what is known of it"
-    bank, rows = deepcopy(bank), []
+    bank = deepcopy(bank)
+    rows = []
     heard = [row for row in _heard(bank, router) if row[0].status in ('active', PROBATION)]
     for o, its_form, measured in heard:
         others = [e for p, f, e in heard if f == its_form and e and p is not o]

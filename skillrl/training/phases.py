@@ -79,13 +79,8 @@ def learns_from_won(
     return world(config.env.name).expert(game.task, random.Random(0), _TRUST) is None
 
 # %% ../../nbs/615_training.phases.ipynb #2de39fa3
-def _sft_rows(
-    t:Trajectory,                       # One that was won
-    retriever:Retriever|None,           # Chooses the skills of the prompts; None for none
-    thoughts:Sequence[str]|None,        # One for each step; None keeps what the policy wrote
-    config:SkillRLConfig,
-)->list[dict]: # `prompt` and `completion`
-    "A won episode as demonstrations"
+def _sft_rows(t, retriever, thoughts, config):
+    "A won episode as demonstrations, with a thought for each step, or with what the policy wrote for None"
     w = world(config.env.name)
     skills = render(retriever.retrieve(t.task)) if retriever else []
     first = t.steps[0].observation
@@ -183,16 +178,8 @@ def fine_tune(
 # %% ../../nbs/615_training.phases.ipynb #2a327718
 _SHARE = .1 # Of the groups: those in which a proven skill is on trial again
 
-def _trial_group(
-    suite:Any,            # Makes the environments
-    game:Any,             # Of that suite
-    bank:SkillBank|None,  # Shown in part
-    config:SkillRLConfig,
-    size:int,             # Tries
-    label:str,            # Of the group; decides who does without what
-    max_steps:int|None=None, # Actions allowed; `env.max_steps` if left out
-)->list[Episode]: # Unplayed
-    "One group of tries of a game, as a trial of what the bank would show"
+def _trial_group(suite, game, bank, config, size, label, max_steps=None):
+    "`size` tries of a game, as a trial of what `bank` would show; `label` decides who does without what"
     if bank is None or not config.evolution.on_probation:
         return build_episodes(suite, [game]*size, bank, config, max_steps)
     episodes = build_episodes(suite, [game]*size, None, config, max_steps)

@@ -249,7 +249,8 @@ def policy(self:Pipeline,
 def _trainer(p):
     "The trainer as of the last commit"
     from skillrl.training.rl import GRPOTrainer
-    c, folders = p.config, p.run.folders
+    c = p.config
+    folders = p.run.folders
     last = p.run.path/folders.get('policy', folders['reference'])
     if c.model.engine_api_base:
         return GRPOTrainer(build_rl_policy(c, last), c.rl, p.policy('before'))
@@ -262,7 +263,8 @@ def _trainer(p):
 # %% ../../nbs/11_training.pipeline.ipynb #7d7b0f31
 def rl(p:Pipeline)->None:
     "GRPO in the training suites, with banks that evolve"
-    n, c = p.config.rl.iterations, p.config.evolution
+    n = p.config.rl.iterations
+    c = p.config.evolution
     trainer = _trainer(p)
     for it in rl_iterations(trainer, p.train, p.bank, p.config, p.steps('rl', range(n)), p.played):
         for suite, t in it.played:
@@ -285,7 +287,8 @@ def evolve(p:Pipeline)->None:
     first = p.config.rl.iterations//every # Round with unused games
     tries = 1 if p.config.rl.iterations else TRIES # Without GRPO nobody else has tried anything
     for number in p.steps('evolve', range(first, first + rounds)):
-        policy, measured = p.policy('after'), p.measured()
+        policy = p.policy('after')
+        measured = p.measured()
         seen = {}
         if p.config.evolution.on_probation:
             banks = {s.name: p.bank(s) for s in p.test}
@@ -322,7 +325,8 @@ def _bank_shown(
 # %% ../../nbs/11_training.pipeline.ipynb #b16a221f
 def _play_condition(p, when, what, split):
     "The test games of `split` under one condition, with their suite in the metadata"
-    episodes, homes = [], {}
+    episodes = []
+    homes = {}
     for i, suite in enumerate(p.test):
         games = suite.games(split, p.config.env.test_tasks)
         homes |= {game.id: suite.name for game in games}
@@ -346,7 +350,8 @@ def _evaluate_conditions(p:Pipeline)->None:
 
 def report(p:Pipeline)->Path: # `report.md`
     "Write the run's report and its figure"
-    metrics, records = p.run.log('metrics').read(), p.run.log('evolution').read()
+    metrics = p.run.log('metrics').read()
+    records = p.run.log('evolution').read()
     results = evaluated(p.run.log('trajectories').read())
     banks = [p.bank(s) for s in p.suites.values()]
     evolved = len(banks) if p.config.evolution.evolves else 0
