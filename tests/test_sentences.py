@@ -9,7 +9,7 @@ PAGES = sorted((root/'nbs').glob('*.ipynb'))
 NUMBER = re.compile(r'(?<![\w.,/#-])(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?![\w/]|[.,]\d)')
 
 # What is counted on fingers or common to all pages: the paper's 95 %, the weights of the base that ships
-CONSTANTS = {str(n) for n in [*range(13), 100, 1000]} | {'.5', '.95', '95', '145,216'}
+CONSTANTS = {str(n) for n in [*range(13), 100, 1000]} | {'.5', '.95', '95', '145,280'}
 
 # page → numbers of the literature, of other programs, or of data that no clone holds
 ELSEWHERE = {
@@ -35,6 +35,7 @@ ELSEWHERE = {
     '603_agent.prompt': '100,000 404 72',                   # Published by others; a long line
     '617_training.costs': '256',                            # Arithmetic of NF4
     '619_training.plan': '128 24,000',                      # The paper's episodes; characters of a question
+    '625_ablation': '145,216',                              # Weights of the base that it was run with
     '757_skillopt.selection': '19 38',                      # Shares of 40 items; simulated on page 718
     '905_your_own_world': '600',                            # Words of the shipped tokenizer
     'index': '2,200 140'}                                   # Lines of the loop, official games
