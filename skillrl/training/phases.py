@@ -26,7 +26,7 @@ from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
 from ..skills.evolution import Experience, evolve
-from ..skills.retrieval import advice, Retriever, render
+from ..skills.retrieval import advice, render
 from ..skills.trials import TrialRetriever, draw_trials, on_trial, touched, with_counts
 from ..core.trajectory import Trajectory, select
 
