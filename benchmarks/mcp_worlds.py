@@ -7,7 +7,7 @@ them as a chat policy. It knows what each tool takes, but neither the names in a
 repository is, nor which tools a task needs before the last: it tries others at random, until a skill says.
 The offline teacher distils what was won while collecting; then each held-out task is played without the bank
 and with it. What a model of yours would gain is another question: this measures the way from calls to skills
-and back. mcp-server-sqlite needs `mcp<2`, so an environment of its own. Eight minutes on two cores."""
+and back. mcp-server-sqlite needs `mcp<2`, so an environment of its own."""
 import argparse, json, random, re, shlex, sys, tempfile, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
