@@ -27,7 +27,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
-from itertools import accumulate, product
+from itertools import accumulate, count, product
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,10 +42,9 @@ from skillrl.envs.base import world
 from skillrl.skills.bank import versions
 from skillrl.skills.distillation import distill
 from skillrl.training.builders import (
-    build_episodes, build_local_policy, build_policy, build_teacher, derive_seed, play_episodes,
-    rollout_limits)
+    build_episodes, build_local_policy, build_policy, build_teacher, derive_seed, play_episodes)
 from skillrl.training.evaluate import TEST_TEMPERATURE
-from skillrl.training.phases import demonstrations, draw_groups, fine_tune, play_trials
+from skillrl.training.phases import demonstrations, fine_tune, play_trials, rl_iterations
 from skillrl.training.pipeline import _MAKES, Pipeline, _bank_shown, conditions, train
 
 WORLDS = 'alfworld', 'webshop', 'search'
@@ -151,11 +150,14 @@ def steps_of(log):
 def grpo(config, policy, suites, budget):
     "GRPO without banks until `budget` environment steps are used; what each iteration logs"
     from skillrl.training.rl import GRPOTrainer
-    trainer, log = GRPOTrainer(policy, config.rl), []
-    limits, nothing = rollout_limits(suites[0], config), {suite.name: None for suite in suites}
+    played, log = defaultdict(list), []
+    iterations = rl_iterations(GRPOTrainer(policy, config.rl), suites, lambda suite: None, config, count(),
+                               lambda suite: played[suite.name])
     while steps_of(log) < budget:
-        groups, _ = draw_groups(suites, nothing, config, len(log))
-        log.append(trainer.iterate(groups, derive_seed(config.seed, 'rl', len(log)), limits=limits))
+        it = next(iterations)
+        log.append(it.log)
+        for suite, t in it.played:
+            played[suite.name].append(t)
     return log
 
 def weights_of(folder):

@@ -38,7 +38,7 @@ from skillrl.llm.local import Policy
 from skillrl.llm.placement import threads
 from skillrl.skills.trials import put_on_probation, settle_trials, with_counts
 from skillrl.core.store import data_path, write_json
-from skillrl.training.phases import collect_games, _trial_group, trial_trajectory
+from skillrl.training.phases import collect_games, _Trials, trial_trajectory
 from skillrl.training.sft import FullOptions, full_sft
 from skillrl.core.trajectory import rate_of_tries, success_rate
 
@@ -74,7 +74,8 @@ def after_trials(bank, policy, suite, games, config):
     config = config.merged({'env.max_steps': 12})
     bank = put_on_probation(bank)
     for number in range(TRIAL_ROUNDS):
-        groups = [_trial_group(suite, g, bank, config, 2, f'{number}.{k}') for k, g in enumerate(games)]
+        trials = _Trials(suite, bank, config)
+        groups = [trials.group(g, 2, f'{number}.{k}') for k, g in enumerate(games)]
         episodes = [e for group in groups for e in group]
         play_episodes(policy, episodes, suite, config, number)
         bank = with_counts(bank, map(trial_trajectory, episodes))

@@ -4,7 +4,7 @@
 
 DIR of `--real` holds one folder for each official split. The shipped base policy, which has met no official
 game, learns by GRPO in `train` (or `valid_train`); what it is told is whether an episode was won and which
-commands were refused. Games that are won now and then are drawn more often (`rl.tasks`). Every iteration is
+commands were refused. Every iteration is
 kept below `--out` with its log, and the command goes on from there: for each iteration what was won, in how
 many groups there were both wins and losses, in how many there was no win, and the CPU-minutes so far.
 Then every test split of `--test` (that of `--real` if left out) is played by the base and by the policy of
@@ -32,7 +32,7 @@ from skillrl.training.evaluate import over_seeds, TEST_TEMPERATURE
 from skillrl.training.phases import rl_iterations
 from skillrl.training.rl import GRPOTrainer
 
-SETTINGS = {'rl.tasks': 'spread', 'rl.tasks_per_iteration': 32, 'rl.group_size': 8, 'rl.minibatch': 256,
+SETTINGS = {'rl.tasks_per_iteration': 32, 'rl.group_size': 8, 'rl.minibatch': 256,
             'evolution.validation_interval': 0}
 STEPS = 50 # Of an episode
 TEMPERATURES = 0., TEST_TEMPERATURE, .8 # The last is the best of the base in training games

@@ -77,7 +77,6 @@ class RLConfig:
     clip_epsilon:float = opt(0.2, lo=1e-9, hi=1) # $\epsilon$
     invalid_action_penalty:float = opt(0.5, lo=0) # Off the advantage of a step whose action was refused
     algorithm:str = opt('grpo', choices=('grpo', 'dr_grpo', 'dapo', 'gigpo')) # GRPO, or a relative of it
-    tasks:str = opt('uniform', choices=('uniform', 'spread')) # How they are drawn; or those won now and then
 
 # %% ../../nbs/01_core.config.ipynb #8332aec3
 @dataclass

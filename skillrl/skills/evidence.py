@@ -333,20 +333,23 @@ def _claim_asked(thing, asking, visits, evidence):
     return Claim(thing, places, [v.trajectory for v in asking], seen)
 
 # %% ../../nbs/460_skills.evidence.ipynb #848b2244
+def _agreement(evidence, room, thing):
+    "How far sightings of `thing` in a room agree on its place, from 0 to 1"
+    games = Counter(place for places in evidence.met[room, thing].values() for place in places)
+    return (max(games.values()) - .5)/games.total()
+
 def _claims_unasked(visits, evidence, asked):
-    "Claims of things that no goal needed, where they were seen in one room mostly"
-    rooms = defaultdict(set)
+    "Claims of things that no goal needed, each in the room whose sightings agree best"
+    rooms = defaultdict(dict)
     out = []
     for room, thing, _ in evidence.counts:
         if thing not in asked:
-            rooms[thing].add(room)
-    for thing, its_rooms in rooms.items():
-        found = [evidence.ranked(room, thing)[0] for room in its_rooms]
-        likely = [best for best in found if best.belief >= _MIN_BELIEF]
-        clear = [best for best in likely if 3*best.n > 2*sum(other.n for other in likely)]
-        for best in clear:
+            rooms[thing][room] = _agreement(evidence, room, thing)
+    for thing, agreement in rooms.items():
+        best = evidence.ranked(max(agreement, key=agreement.get), thing)[0]
+        if best.belief >= _MIN_BELIEF:
             seen = [v.trajectory for v in visits if _saw(v, thing, best.place, evidence)]
-            out.append(Claim(thing, clear, [], seen))
+            out.append(Claim(thing, [best], [], seen))
     return out
 
 # %% ../../nbs/460_skills.evidence.ipynb #1b280800

@@ -4,20 +4,22 @@
 
 # %% auto #0
 __all__ = ['on_trial', 'put_on_probation', 'TrialRetriever', 'draw_trials', 'with_counts', 'form', 'effects_by_form',
-           'settle_trials', 'touched', 'Round', 'refused_as', 'consider']
+           'settle_trials', 'touched', 'choose_games', 'Round', 'refused_as', 'consider']
 
 # %% ../../nbs/482_skills.trials.ipynb #a3c5db0d
 import random, re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from fastcore.basics import patch
 from functools import partial
 from statistics import NormalDist
 from ..core.config import EvolutionConfig
 from .bank import count_episode, Entry, PROBATION, Proposal, retire, SkillBank, with_id
 from .consolidation import fact_words, normal, twin_of
 from .embedding import stem
+from .evidence import EpisodeReader
 from .retrieval import Retrieved, Retriever, advice, render
 from ..core.trajectory import as_router, Trajectory
 
@@ -266,6 +268,74 @@ def touched(
     def shown(retriever:object, game:object)->list:
         return render(retriever.retrieve(game.task, game.category))
     return [g for g in games if shown(old, g) != shown(new, g)]
+
+# %% ../../nbs/482_skills.trials.ipynb #d9089e22
+_OLD = 32 # Episodes of a suite after which an entry that was shown is to be checked
+
+class _Choice:
+    "From which games a round chooses, and what is known of the entries that they are shown"
+    def __init__(self, games, retriever, reader, played):
+        self.found = [(game, retriever.retrieve(game.task)) for game in games]
+        self.plays = Counter(t.category for t in played)
+        self.room_of = {t.task: reader.room(t) for t in played}
+        self.rooms = Counter(self.room_of[t.task] for t in played)
+        self.now = len(played)
+        self.last = {} # Id → number of the last episode that showed the entry, and whether that was won
+        for i, t in enumerate(played):
+            self.last |= dict.fromkeys(t.steps[0].skills, (i, bool(t.success)))
+
+    def served(self, pair):
+        "How well the bank fits a game, but for what last lost one; then how often its category was played"
+        game, found = pair
+        trusted = [o.id for o in found.task_specific if self.last.get(o.id, (0, True))[1]]
+        best = max([found.scores.get(id, 0.) for id in trusted], default=0.)
+        return best, self.plays[game.category]
+
+# %% ../../nbs/482_skills.trials.ipynb #d9089e23
+@patch
+def checked(self:_Choice, pair):
+    "When the oldest entry of a game was shown, where that is long ago; then as `served`"
+    shown = [self.last[id][0] for id in pair[1].ids if id in self.last]
+    old = [number for number in shown if number <= self.now - _OLD]
+    return min(old, default=self.now), self.served(pair)
+
+@patch
+def room(self:_Choice, game):
+    "Where a game is played; where nobody knows, the room that saw most episodes"
+    return self.room_of.get(game.task) or max(self.rooms, key=self.rooms.get, default=None)
+
+@patch
+def around(self:_Choice, pair):
+    "How often its room was played in; then as `served`"
+    return self.rooms[self.room(pair[0])], self.served(pair)
+
+@patch
+def take(self:_Choice, key):
+    "The game with the least `key`, which is chosen no more"
+    game, found = chosen = min(self.found, key=key)
+    self.found.remove(chosen)
+    self.plays[game.category] += 1
+    self.rooms[self.room(game)] += 1
+    self.last |= {id: (self.now, self.last.get(id, (0, True))[1]) for id in found.ids}
+    return game
+
+# %% ../../nbs/482_skills.trials.ipynb #a1d222dc
+def choose_games(
+    games:Iterable,
+    n:int,                   # How many at most
+    retriever:Retriever,     # Of the bank from `on_trial`
+    reader:EpisodeReader,    # Of the world
+    played:Sequence[Trajectory], # In this suite, in their order
+)->tuple[list, list]: # Of categories in which nobody has won; then those to check or served least
+    "What a round plays of `games`"
+    choice = _Choice(games, retriever, reader, played)
+    won = {t.category for t in played if t.success}
+    best = {game.category: (game, found) for game, found in sorted(choice.found, key=choice.served)}
+    first = [pair for category, pair in best.items() if category not in won][:n//2]
+    choice.found = [pair for pair in choice.found if pair not in first]
+    keys = choice.checked, choice.around
+    rest = [choice.take(keys[k % 2]) for k in range(len(first), min(n, len(games)))]
+    return [game for game, _ in first], rest
 
 # %% ../../nbs/482_skills.trials.ipynb #22a3d12d
 @dataclass

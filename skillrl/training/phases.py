@@ -9,7 +9,6 @@ __all__ = ['TRIES', 'collect_games', 'collect_together', 'transcripts', 'learns_
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fastcore.basics import groupby
@@ -27,7 +26,8 @@ from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
 from ..skills.evolution import Experience, evolve
 from ..skills.retrieval import advice, render
-from ..skills.trials import TrialRetriever, draw_trials, on_trial, touched, with_counts
+from ..skills.trials import (
+    TrialRetriever, choose_games, draw_trials, on_trial, touched, with_counts)
 from ..core.trajectory import Trajectory, select
 
 # %% ../../nbs/615_training.phases.ipynb #d7589795
@@ -178,18 +178,25 @@ def fine_tune(
 # %% ../../nbs/615_training.phases.ipynb #2a327718
 _SHARE = .1 # Of the groups: those in which a proven skill is on trial again
 
-def _trial_group(suite, game, bank, config, size, label, max_steps=None):
-    "`size` tries of a game, as a trial of what `bank` would show; `label` decides who does without what"
-    if bank is None or not config.evolution.on_probation:
-        return build_episodes(suite, [game]*size, bank, config, max_steps)
-    episodes = build_episodes(suite, [game]*size, None, config, max_steps)
-    retriever = build_retriever(on_trial(bank), config)
-    ids = retriever.retrieve(game.task).ids
-    hidden, tried = draw_trials(map(bank.get, ids), size, _SHARE, f'{config.seed}/{label}')
-    for episode, without in zip(episodes, hidden):
-        episode.retriever = TrialRetriever(retriever, without, tried)
-        episode.group = label
-    return episodes
+class _Trials:
+    "Groups of tries in `suite` that differ in what they are shown of `bank`, where that is what decides"
+    def __init__(self, suite, bank, config):
+        self.suite, self.bank = suite, bank
+        self.config = config
+        tried = bank is not None and config.evolution.on_probation
+        self.retriever = build_retriever(on_trial(bank), config) if tried else None
+
+    def group(self, game, size, label, max_steps=None):
+        "`size` tries of `game`; `label` decides who does without what"
+        if self.retriever is None:
+            return build_episodes(self.suite, [game]*size, self.bank, self.config, max_steps)
+        episodes = build_episodes(self.suite, [game]*size, None, self.config, max_steps)
+        ids = self.retriever.retrieve(game.task).ids
+        hidden, tried = draw_trials(map(self.bank.get, ids), size, _SHARE, f'{self.config.seed}/{label}')
+        for episode, without in zip(episodes, hidden):
+            episode.retriever = TrialRetriever(self.retriever, without, tried)
+            episode.group = label
+        return episodes
 
 # %% ../../nbs/615_training.phases.ipynb #9c110d38
 _CHOICE = 8 # Games from which each one is chosen, where no server has to be asked about them
@@ -201,11 +208,9 @@ def _spread(tries):
     p = (sum(won) + _FEW)/(len(won) + 2*_FEW)
     return p*(1 - p)
 
-def _draw(suite, config, rng, past):
-    "A training game of `suite`, as `rl.tasks` says"
-    if config.rl.tasks == 'uniform':
-        return suite.draw('train', rng)
-    games = [suite.draw('train', rng) for _ in range(_CHOICE)]
+def _draw(suite, rng, past):
+    "A training game of `suite`, the likelier the more evenly its goal was won and lost in `past`"
+    games = [suite.draw('train', rng) for _ in range(1 if suite.live else _CHOICE)]
     tries = groupby(past(suite), lambda t: t.task)
     return rng.choices(games, [_spread(tries.get(game.task, ())) for game in games])[0]
 
@@ -220,8 +225,8 @@ def draw_groups(
     "The tasks of one iteration, each several times"
     c, rng = config.rl, seeded(config.seed, 'tasks', iteration)
     where = [rng.choice(suites) for _ in range(c.tasks_per_iteration)]
-    tasks = [_draw(s, config, rng, past) for s in where]
-    groups = [_trial_group(s, task, banks[s.name], config, c.group_size, f'rl {iteration}.{k}')
+    tasks = [_draw(s, rng, past) for s in where]
+    groups = [_Trials(s, banks[s.name], config).group(task, c.group_size, f'rl {iteration}.{k}')
               for k, (s, task) in enumerate(zip(where, tasks))]
     for suite, group in zip(where, groups):
         _tell_experiments(group, _experimenter(suite, banks[suite.name], config, past(suite)))
@@ -265,68 +270,23 @@ def experience_in(
     held_out = {g.id for split in suite.tests for g in suite.games(split, config.env.test_tasks)}
     return Experience(seen, evidence, held_out)
 
-# %% ../../nbs/615_training.phases.ipynb #d9089e22
-_OLD = 32 # Episodes of a suite after which an entry that was shown is to be checked
-
-class _Choice:
-    "From which games a round chooses, and what is known of the entries that they are shown"
-    def __init__(self, games, bank, config, played):
-        retriever = build_retriever(on_trial(bank), config)
-        self.found = [(game, retriever.retrieve(game.task)) for game in games]
-        self.plays = Counter(t.category for t in played)
-        self.now = len(played)
-        self.last = {} # Id → number of the last episode that showed the entry, and whether that was won
-        for i, t in enumerate(played):
-            self.last |= dict.fromkeys(t.steps[0].skills, (i, bool(t.success)))
-
-    def served(self, pair):
-        "How well the bank fits a game, but for what last lost one; then how often its category was played"
-        game, found = pair
-        trusted = [o.id for o in found.task_specific if self.last.get(o.id, (0, True))[1]]
-        best = max([found.scores.get(id, 0.) for id in trusted], default=0.)
-        return best, self.plays[game.category]
-
-    def checked(self, pair):
-        "When the oldest entry of a game was shown, where that is long ago; then as `served`"
-        shown = [self.last[id][0] for id in pair[1].ids if id in self.last]
-        old = [number for number in shown if number <= self.now - _OLD]
-        return min(old, default=self.now), self.served(pair)
-
-    def take(self, key):
-        "The game with the least `key`, which is chosen no more"
-        game, found = chosen = min(self.found, key=key)
-        self.found.remove(chosen)
-        self.plays[game.category] += 1
-        self.last |= {id: (self.now, self.last.get(id, (0, True))[1]) for id in found.ids}
-        return game
-
-# %% ../../nbs/615_training.phases.ipynb #a1d222dc
-def _chosen(games, bank, n, config, played):
-    "At most `n` of `games`: some of categories in which nobody has won; then those to check or served least"
-    choice = _Choice(games, bank, config, played)
-    won = {t.category for t in played if t.success}
-    best = {game.category: (game, found) for game, found in sorted(choice.found, key=choice.served)}
-    first = [pair for category, pair in best.items() if category not in won][:n//2]
-    choice.found = [pair for pair in choice.found if pair not in first]
-    keys = choice.checked, choice.served
-    rest = [choice.take(keys[k % 2]) for k in range(len(first), min(n, len(games)))]
-    return [game for game, _ in first], rest
-
 # %% ../../nbs/615_training.phases.ipynb #1cf46b0a
 def _round_groups(suite, bank, config, number, tries, played=()):
     "The groups of one round; of single tries every second one looks around, where `played` have not"
-    n = max(1, config.env.test_tasks//tries)
+    n, w = max(1, config.env.test_tasks//tries), world(config.env.name)
     games = _next_games(suite, 'val', n if suite.live else _CHOICE*n, number)
-    first, rest = ([], games) if suite.live else _chosen(games, bank, n, config, played)
-    explore = world(config.env.name).explorer(played)
+    trials, steps = _Trials(suite, bank, config), config.env.collect_steps
+    first, rest = [], games
+    if not suite.live:
+        first, rest = choose_games(games, n, trials.retriever, w.teacher().reader, played)
+    explore = w.explorer(played)
     experiment = _experimenter(suite, bank, config, played)
     for k, game in enumerate([*first, *rest]):
         around = tries == 1 and k >= len(first) and k % 2 == 1
-        label = f'round {number}.{k}'
-        group = _trial_group(suite, game, bank, config, tries, label, config.env.collect_steps)
+        group = trials.group(game, tries, f'round {number}.{k}', steps)
         told = _tell_experiments(group, experiment)
         if around and not told:
-            group = _trial_group(suite, game, None, config, tries, label, config.env.collect_steps)
+            group = build_episodes(suite, [game]*tries, None, config, steps)
         if around and not told and not suite.live:
             group[0].skills = explore(group[0].start())
         yield group

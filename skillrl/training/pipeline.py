@@ -6,6 +6,7 @@
 __all__ = ['Pipeline', 'collect', 'distill', 'sft', 'rl', 'evolve', 'conditions', 'report', 'train']
 
 # %% ../../nbs/11_training.pipeline.ipynb #0863e892
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fastcore.basics import chunked, patch
@@ -107,6 +108,7 @@ def steps(self:Pipeline,
         raise ValueError(f'{self.run.path}/state.json has done {done} of {len(items)} steps of {phase}: '
                          'restore it from a copy, or start a new run')
     for k in range(done, len(items)):
+        gc.freeze() # What was played is kept: it need not be searched for what nobody uses
         yield items[k]
         self.commit(phase, k+1, len(items))
 

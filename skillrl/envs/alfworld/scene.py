@@ -198,8 +198,7 @@ def build_scene(
     start:int=0,      # Location of the agent
 )->Scene:
     "Scene with instances numbered, and abilities filled in from the tables of types"
-    names = _numbered(receptacles)
-    rs = [Receptacle(name, type, at, bool(opens)) for name, (type, at, opens) in zip(names, receptacles)]
+    rs = _receptacles(tuple(receptacles))
     by_name = {r.name: r for r in rs}
     ts = []
     for name, (type, place) in zip(_numbered(things), things):
@@ -207,7 +206,12 @@ def build_scene(
         places, spots = tuple(r.name for r in inside), tuple(r.location for r in inside)
         ts.append(Thing(name, type, places, abilities(type), spots=spots))
     holds = _holds(frozenset(r.type for r in rs), frozenset(t.type for t in ts))
-    return Scene(_ordered(rs), _ordered(ts), holds, start)
+    return Scene(rs, _ordered(ts), holds, start)
+
+@lru_cache(maxsize=1024) # Many games have one room
+def _receptacles(rows):
+    rs = [Receptacle(name, type, at, bool(opens)) for name, (type, at, opens) in zip(_numbered(rows), rows)]
+    return _ordered(rs)
 
 def _numbered(rows): # Names in the order of `rows`, counted per type
     seen = Counter()
