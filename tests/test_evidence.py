@@ -5,7 +5,7 @@ from skillrl.envs.alfworld.teacher import _AlfworldReader
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.skills.distillation import UNKNOWN, OfflineTeacher, distill, _direct
-from skillrl.skills.evidence import EpisodeReader, claims, visits_of
+from skillrl.skills.evidence import EpisodeReader, _Visit, claims, visits_of
 from skillrl.core.trajectory import Step, Trajectory
 
 reader, house = EpisodeReader(), Household('train-000')
@@ -38,6 +38,16 @@ def test_a_thing_that_moves_is_believed_less():
     moving = [bought(i, m) for i, m in enumerate(['red machine', 'blue machine']*2)]
     assert steady.sighting.n == steady.sighting.m == 4 and steady.sighting.belief > .8
     assert all(c.sighting.n == 2 for c in claims(visits_of(moving, reader))) and claims([]) == []
+
+def test_what_nobody_asked_for_is_claimed_in_the_room_that_agrees_on_its_place():
+    played = Trajectory('t', 'get tea', 'drinks', [Step('', 'look')])
+    strewn = [_Visit(played, f'g{i}', frozenset({'bedroom'}), (), {'desk 1': ['cup'], 'shelf 1': ['cup']})
+              for i in range(4)]
+    kept = [_Visit(played, f'g{i}', frozenset({'kitchen'}), (), {'sink 1': ['cup']}) for i in (4, 5)]
+    asks = _Visit(played, 'g6', frozenset({'kitchen'}), ('tea',), {'can 1': ['tea']})
+    for visits in ([*strewn, *kept, asks], [asks, *kept, *strewn]):
+        told = {c.thing: [s.place for s in c.sightings] for c in claims(visits, unasked=True)}
+        assert told == dict(tea=['can 1'], cup=['sink 1'])
 
 def test_episodes_of_one_game_are_one_piece_of_evidence():
     once, eight = [claims(visits_of([bought(0)]*n, reader))[0].sighting for n in (1, 8)]

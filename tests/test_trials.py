@@ -2,6 +2,7 @@
 import random
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 import pytest
 from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.households import household
@@ -9,14 +10,32 @@ from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.evolution import Experience, evolve
-from skillrl.skills.retrieval import Retriever, advice
-from skillrl.skills.trials import (_Effect, draw_trials, effects_by_form, _known_effect, on_trial,
-                                   put_on_probation, settle_trials)
-from skillrl.core.trajectory import Trajectory
+from skillrl.skills.retrieval import Retrieved, Retriever, advice
+from skillrl.skills.trials import (_Effect, choose_games, draw_trials, effects_by_form, _known_effect,
+                                   on_trial, put_on_probation, settle_trials)
+from skillrl.core.trajectory import Step, Trajectory
 
 sys.path.append(str(Path(__file__).parents[1]/'benchmarks'))
 from hostile_teacher import HOSTILE, hostile_entries
 from skillrl.skills.consolidation import normal
+
+class Reader:
+    def room(self, t):
+        return t.metadata['room']
+
+class Nothing:
+    def retrieve(self, task):
+        return Retrieved(task, '', [], [], [])
+
+def test_every_second_game_is_played_in_the_room_where_least_was_played():
+    tasks = [('heat egg', 'kitchen')]*5 + [('find book', 'bedroom')]*2
+    played = [Trajectory(f'{i}', task, 'any', [Step('', 'look')], True, metadata=dict(room=room))
+              for i, (task, room) in enumerate(tasks)]
+    games = [SimpleNamespace(task=task, category='any')
+             for task in ('heat egg', 'never met', *['heat egg']*5, *['find book']*3)]
+    first, rest = choose_games(games, 6, Nothing(), Reader(), played)
+    assert (first, [g.task for g in rest[1::2]]) == ([], ['find book']*3)
+    assert [g.task for g in rest[::2]] == ['heat egg', 'never met', 'heat egg'] # These are checked in order
 
 def is_hostile(o):
     return normal(advice(o)) in HOSTILE
