@@ -151,6 +151,8 @@ def grpo(config, policy, suites, budget):
     "GRPO without banks until `budget` environment steps are used; what each iteration logs"
     from skillrl.training.rl import GRPOTrainer
     played, log = defaultdict(list), []
+    most = config.rl.tasks_per_iteration*config.rl.group_size*config.env.max_steps # Steps at once
+    config = config.merged({'rl.iterations': -(-budget//most)}) # As its learning rate falls
     iterations = rl_iterations(GRPOTrainer(policy, config.rl), suites, lambda suite: None, config, count(),
                                lambda suite: played[suite.name])
     while steps_of(log) < budget:

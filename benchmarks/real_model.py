@@ -45,7 +45,7 @@ def demonstrated(policy, suite, config, seed):
     rng, rows = random.Random(seed), []
     for e in build_episodes(suite, training_games(suite), None, config):
         expert = world('alfworld').expert(e.start().task, rng)
-        rows += demonstrate(e, expert, rng)[1]
+        rows += demonstrate(e, expert)[1]
     return encode_rows(rows, policy)
 
 def told(step, loss):

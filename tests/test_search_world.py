@@ -95,7 +95,7 @@ def played_by_expert(question, book, hints=(), offers=offered):
     "The expert's episode of a question about `book`"
     env = SearchEnv([question], searched(book), offers=offers)
     expert = SearchExpert(question.task, seeded('expert', question.id))
-    return demonstrate(Episode(env, question, skills=list(hints)), expert, seeded('noise'))[0]
+    return demonstrate(Episode(env, question, skills=list(hints)), expert)[0]
 
 def share(won):
     return sum(won)/len(won)
@@ -139,7 +139,7 @@ def test_an_encyclopedia_leaves_no_trace_of_its_names(book):
 def shown_in(suite, question, lines):
     "The expert's episode of a question of a suite, with `lines`"
     expert = SearchExpert(question.task, seeded('expert', question.id))
-    return demonstrate(Episode(suite.env(question, 12), question, skills=lines), expert, seeded('noise'))[0]
+    return demonstrate(Episode(suite.env(question, 12), question, skills=lines), expert)[0]
 
 def test_covers_decide_and_experiments_find_them():
     suite = _EncyclopediaSuite('train-000', dict(offers=offered))
@@ -189,7 +189,7 @@ def test_the_shipped_policy_is_small_and_writes_names():
     suite = _EncyclopediaSuite('train-000', dict(offers=offered))
     for question in suite.games('train', 20):
         episode = Episode(suite.env(question, 4), question, skills=suite.book.hints())
-        _, rows = demonstrate(episode, world('search').expert(question.task, seeded('t')), seeded('noise'))
+        _, rows = demonstrate(episode, world('search').expert(question.task, seeded('t')))
         for row in rows:
             assert tokenizer.decode(tokenizer(row['completion'])['input_ids']) == row['completion']
             prompt = tokenizer.apply_chat_template(row['prompt'], tokenize=False)

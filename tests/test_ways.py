@@ -27,7 +27,7 @@ def truths(suite): # True sentences: on ways, and on all else
 
 def played(name, suite, game, lines): # By the expert
     episode = Episode(suite.env(game, 30), game, skills=list(lines))
-    return demonstrate(episode, world(name).expert(game.task, seeded('ways', game.id)), seeded('noise'))[0]
+    return demonstrate(episode, world(name).expert(game.task, seeded('ways', game.id)))[0]
 
 def told(name, played): # What a world's teacher says of ways
     found = world(name).teacher().distill(played)

@@ -72,7 +72,7 @@ class RLConfig:
     tasks_per_iteration:int = opt(12, lo=1) # Tasks played in a round
     group_size:int = opt(8, lo=2) # $G$, episodes of each task
     minibatch:int = opt(128, lo=1) # Step rows per optimizer step
-    learning_rate:float = opt(5e-4, lo=1e-9, hi=1) # Constant
+    learning_rate:float = opt(5e-4, lo=1e-9, hi=1) # In the first half; then it falls to nothing
     kl_coeff:float = opt(0.01, lo=0) # $\beta$
     clip_epsilon:float = opt(0.2, lo=1e-9, hi=1) # $\epsilon$
     invalid_action_penalty:float = opt(0.5, lo=0) # Off the advantage of a step whose action was refused

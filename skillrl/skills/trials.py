@@ -307,7 +307,8 @@ def room(self:_Choice, game):
 @patch
 def around(self:_Choice, pair):
     "How often its room was played in; then as `served`"
-    return self.rooms[self.room(pair[0])], self.served(pair)
+    room = self.room(pair[0])
+    return self.rooms[room]/len(room or '-'), self.served(pair)
 
 @patch
 def take(self:_Choice, key):

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fastcore.basics import groupby
+from itertools import count
 from typing import Any
 from ..agent.episode import Episode, demonstrate
 from ..agent.prompt import PromptContext, step_messages
@@ -114,6 +115,8 @@ def _tell_experiments(group, experiment):
     return any(told)
 
 # %% ../../nbs/615_training.phases.ipynb #3ff20498
+_STUMBLES = .2 # Share of the steps that an expert does twice
+
 def demonstrations(
     suite:Any,                     # Where
     bank:SkillBank|None,           # Its bank, shown in the prompts
@@ -128,13 +131,14 @@ def demonstrations(
         thoughts = teacher.all_thoughts(won) if hasattr(teacher, 'all_thoughts') else [None]*len(won)
         return [row for t, said in zip(won, thoughts) for row in _sft_rows(t, retriever, said, config)]
     rng, w = seeded(config.seed, 'demonstrations', suite.name), world(config.env.name)
+    stumbles = (rng.random() < _STUMBLES for _ in count())
     rows = []
     shown = [] if shown is None else shown
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
         _tell_experiments([e], _experimenter(suite, bank, config, shown))
         expert = w.expert(e.start().task, rng, _TRUST)
         if expert:
-            t, new = demonstrate(e, expert, rng)
+            t, new = demonstrate(e, expert, stumbles)
             shown.append(t)
             rows += new
     return rows
@@ -225,9 +229,8 @@ def draw_groups(
     "The tasks of one iteration, each several times"
     c, rng = config.rl, seeded(config.seed, 'tasks', iteration)
     where = [rng.choice(suites) for _ in range(c.tasks_per_iteration)]
-    tasks = [_draw(s, rng, past) for s in where]
-    groups = [_Trials(s, banks[s.name], config).group(task, c.group_size, f'rl {iteration}.{k}')
-              for k, (s, task) in enumerate(zip(where, tasks))]
+    groups = [_Trials(s, banks[s.name], config).group(
+        _draw(s, rng, past), c.group_size, f'rl {iteration}.{k}') for k, s in enumerate(where)]
     for suite, group in zip(where, groups):
         _tell_experiments(group, _experimenter(suite, banks[suite.name], config, past(suite)))
     return groups, where
@@ -287,8 +290,7 @@ def _round_groups(suite, bank, config, number, tries, played=()):
         told = _tell_experiments(group, experiment)
         if around and not told:
             group = build_episodes(suite, [game]*tries, None, config, steps)
-        if around and not told and not suite.live:
-            group[0].skills = explore(group[0].start())
+            group[0].skills = [] if suite.live else explore(group[0].start())
         yield group
 
 # %% ../../nbs/615_training.phases.ipynb #639b06c9
@@ -357,6 +359,8 @@ def rl_iterations(
     "GRPO, and when the banks are to evolve"
     every = config.evolution.validation_interval
     for i in numbers:
+        rate = config.rl.learning_rate*max(0, min(1, 2 - 2*i/config.rl.iterations)) # Constant, then falling
+        trainer.config = replace(config.rl, learning_rate=rate)
         groups, where = draw_groups(suites, {s.name: bank_of(s) for s in suites}, config, i, past)
         with build_threads(config.model):
             seed, limits = derive_seed(config.seed, 'rl', i), rollout_limits(where[0], config)

@@ -41,7 +41,7 @@ def _samples(config):
     for episode in episodes:
         expert = w.expert(episode.start().task, rng)
         if expert:
-            rows += demonstrate(episode, expert, rng)[1]
+            rows += demonstrate(episode, expert)[1]
     return episodes, rows
 
 def _skill_chars(c):

@@ -210,8 +210,8 @@ def build_scene(
 
 @lru_cache(maxsize=1024) # Many games have one room
 def _receptacles(rows):
-    rs = [Receptacle(name, type, at, bool(opens)) for name, (type, at, opens) in zip(_numbered(rows), rows)]
-    return _ordered(rs)
+    return _ordered(Receptacle(name, type, at, bool(opens))
+                    for name, (type, at, opens) in zip(_numbered(rows), rows))
 
 def _numbered(rows): # Names in the order of `rows`, counted per type
     seen = Counter()
