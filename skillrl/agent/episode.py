@@ -7,10 +7,9 @@ __all__ = ['Episode', 'EpisodeError', 'StepRow', 'demonstrate', 'rollout']
 
 # %% ../../nbs/03_agent.episode.ipynb #ea322d83
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from fastcore.basics import patch
-from itertools import repeat
 from typing import Any
 from .contract import FIRST, one_line, parse_reply, require_readable, write_reply
 from .prompt import Limits, plain_lines, PromptContext, step_messages
@@ -204,14 +203,10 @@ def trajectory(self:Episode)->Trajectory: # ValueError before the last step
 def demonstrate(
     episode:Episode, # Unfinished
     expert:Any,      # `act(admissible, notes, skills)` gives thought and command
-    stumbles:Iterator[bool]=repeat(False), # Is the next step the last one again?
 )->tuple[Trajectory, list[dict]]: # And rows of `prompt` and `completion`
     "Let an expert play `episode` to its end"
     rows = []
     while not episode.done:
-        if next(stumbles) and episode.steps:
-            episode.act(episode.steps[-1].action)
-            continue
         prompt = episode.messages()
         thought, action = expert.act(episode.admissible, episode.notes, episode.skills)
         rows.append(dict(prompt=prompt, completion=write_reply(thought, action, episode.agent.reply)))

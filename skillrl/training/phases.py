@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fastcore.basics import groupby
-from itertools import count
 from typing import Any
 from ..agent.episode import Episode, demonstrate
 from ..agent.prompt import PromptContext, step_messages
@@ -115,8 +114,6 @@ def _tell_experiments(group, experiment):
     return any(told)
 
 # %% ../../nbs/615_training.phases.ipynb #3ff20498
-_STUMBLES = .2 # Share of the steps that an expert does twice
-
 def demonstrations(
     suite:Any,                     # Where
     bank:SkillBank|None,           # Its bank, shown in the prompts
@@ -131,14 +128,13 @@ def demonstrations(
         thoughts = teacher.all_thoughts(won) if hasattr(teacher, 'all_thoughts') else [None]*len(won)
         return [row for t, said in zip(won, thoughts) for row in _sft_rows(t, retriever, said, config)]
     rng, w = seeded(config.seed, 'demonstrations', suite.name), world(config.env.name)
-    stumbles = (rng.random() < _STUMBLES for _ in count())
     rows = []
     shown = [] if shown is None else shown
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
         _tell_experiments([e], _experimenter(suite, bank, config, shown))
         expert = w.expert(e.start().task, rng, _TRUST)
         if expert:
-            t, new = demonstrate(e, expert, stumbles)
+            t, new = demonstrate(e, expert)
             shown.append(t)
             rows += new
     return rows
