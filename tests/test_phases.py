@@ -208,3 +208,14 @@ def test_a_folder_with_fewer_games_demonstrates_all_that_are_no_test_and_no_evol
     asked = Recorded(suite)
     assert phases.demonstrations(asked, None, config)
     assert asked.asked == [g.id for g in suite.games('collect')] and 0 < len(asked.asked) < 20
+
+def test_the_learning_rate_falls_in_the_second_half():
+    config = CONFIG.merged({'rl.iterations': 4, 'rl.learning_rate': .001})
+    rates = []
+    class Trainer:
+        def iterate(self, groups, seed, limits):
+            rates.append(self.config.learning_rate)
+            return {}
+    suites = suites_of(config)[0][:1]
+    assert len(list(phases.rl_iterations(Trainer(), suites, lambda suite: None, config, range(5)))) == 5
+    assert rates == pytest.approx([.001, .001, .001, .0005, 0])
