@@ -306,7 +306,7 @@ def room(self:_Choice, game):
 
 @patch
 def around(self:_Choice, pair):
-    "How often its room was played in; then as `served`"
+    "How often its room was played in, for its size; then as `served`"
     room = self.room(pair[0])
     return self.rooms[room]/len(room or '-'), self.served(pair)
 
