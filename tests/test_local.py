@@ -206,3 +206,11 @@ def test_a_first_run_announces_nothing_that_will_go(tmp_path):
     done = subprocess.run([sys.executable, '-W', 'always::FutureWarning', '-c', FIRST_RUN],
                           cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and 'deprecated' not in done.stderr, done.stderr
+
+def test_a_prompt_is_never_cut_or_filled_up_as_another_call_wanted(tok):
+    policy, text = Policy(tiny_model(vocab_size=len(tok)), tok), 'put clean egg in cabinet'
+    before = policy.encode(text)
+    tok(text, truncation=True, max_length=2, padding='max_length')
+    assert policy.encode(text) == policy.encode([dict(role='user', content=text)]) == before
+    tok(text, padding='max_length', max_length=30)
+    assert policy.encode(text) == before and len(before) == 5

@@ -122,11 +122,16 @@ def encode(self:Policy,
     messages:str|list[dict], # Text, or a list of {'role', 'content'}
 )->list[int]: # `ValueError` if there are messages and the tokenizer has no chat template
     "Token ids of `messages`, up to where the reply begins"
-    if isinstance(messages, str):
-        return self.tokenizer(messages, add_special_tokens=False)['input_ids']
-    if not self.tokenizer.chat_template:
+    tok = self.tokenizer
+    if not isinstance(messages, str) and not tok.chat_template:
         raise ValueError('the tokenizer has no chat_template: give it one, or the prompt as text')
-    return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    if not isinstance(messages, str):
+        messages = tok.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    if not tok.is_fast:
+        return tok(messages, add_special_tokens=False)['input_ids']
+    tok.backend_tokenizer.no_truncation() # Which another call may have left
+    tok.backend_tokenizer.no_padding()
+    return tok.backend_tokenizer.encode_batch_fast([messages], add_special_tokens=False)[0].ids
 
 # %% ../../nbs/340_llm.local.ipynb #b3471294
 def _batch(rows, device, left=False):
