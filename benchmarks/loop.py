@@ -109,19 +109,20 @@ def whole(t):
     return episode(t, lines(t))
 
 def sight(t, skill):
-    "The step of an episode whose answer says most of what a skill says"
-    words = set(skill.principle.rstrip('.').split())
-    return max(lines(t), key=lambda line: len(words & set(re.findall(r'\w+', line[1]))))
+    "The step of an episode that says most of what a skill says"
+    words = set(re.findall(r'\w+', skill.principle))
+    return max(lines(t), key=lambda line: len(words & set(re.findall(r'\w+', ' '.join(line)))))
 
 BEST = 'after, evolved bank'
 
 def tests_of(evaluated, skill, suite, split):
-    "The test tasks of `suite` that show `skill` in its last bank: who won them, and the episodes"
+    "The test tasks of `suite` and the category of `skill` that show it: who won them, and the episodes"
     names = {row_name(', '.join(c), split): ', '.join(c) for c in _CONDITIONS}
     tests = {names[row]: {t.game: t for t in trajs}
              for row, trajs in by_condition(evaluated).items() if row in names}
     shown = [t for t in tests[BEST].values()
-             if t.game.startswith(f'{suite}/') and skill.id in t.steps[0].skills]
+             if t.game.startswith(f'{suite}/') and skill.id in t.steps[0].skills
+             and t.category == skill.category]
     rows = [dict(game=t.game, task=t.task, won={name: ts[t.game].success for name, ts in tests.items()})
             for t in shown]
     winners = {row['game']: [name for name, won in row['won'].items() if won] for row in rows}

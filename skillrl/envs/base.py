@@ -430,7 +430,7 @@ class SkillEnv(ABC):
         return list(self.task_types)
 
 # %% ../../nbs/504_envs.base.ipynb #e3df6582
-@dataclass
+@dataclass(eq=False)
 class GameSuite:
     "Games of one list, dealt to splits; they need an `id`, a `task` and a `category`"
     name:str
