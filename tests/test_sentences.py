@@ -37,7 +37,8 @@ ELSEWHERE = {
     '619_training.plan': '128 24,000',                      # The paper's episodes; characters of a question
     '625_ablation': '145,216',                              # Weights of the base that it was run with
     '757_skillopt.selection': '19 38',                      # Shares of 40 items; simulated on page 718
-    '905_your_own_world': '600'}                            # Words of the shipped tokenizer
+    '905_your_own_world': '600',                            # Words of the shipped tokenizer
+    'index': '2,200 140'}                                   # Lines of nine modules, official games
 
 YEAR = r'\b(?:19|20)\d\d\b'
 QUOTED = r'```.*?```', r'`[^`]*`', r'\$\$.*?\$\$', r'\$[^$]*\$'
