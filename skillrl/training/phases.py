@@ -23,7 +23,7 @@ from .evaluate import TEST_TEMPERATURE
 from ..core.config import SkillRLConfig
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
-from ..skills.evidence import replay
+from ..skills.evidence import EpisodeReader, replay
 from ..skills.evolution import Experience, evolve
 from ..skills.retrieval import advice, render
 from ..skills.trials import (
@@ -277,7 +277,8 @@ def _round_groups(suite, bank, config, number, tries, played=()):
     trials, steps = _Trials(suite, bank, config), config.env.collect_steps
     first, rest = [], games
     if not suite.live:
-        first, rest = choose_games(games, n, trials.retriever, w.teacher().reader, played)
+        reader = getattr(w.teacher(), 'reader', None) or EpisodeReader()
+        first, rest = choose_games(games, n, trials.retriever, reader, played)
     explore = w.explorer(played)
     experiment = _experimenter(suite, bank, config, played)
     for k, game in enumerate([*first, *rest]):
