@@ -205,9 +205,8 @@ def _bank_of_memories(path, teacher):
     if len(worlds) > 1:
         raise ValueError(f'memories of {", ".join(worlds)} make one bank each: pass those of one world')
     where = world(worlds[0])
-    reader = getattr(where.teacher(), 'reader', None)
     asked = teacher if hasattr(teacher, 'chat') else None
-    return bank_from_memories(memories, where.router, reader, asked)
+    return bank_from_memories(memories, where.router, where.reader(), asked)
 
 # %% ../../nbs/855_cli.steps.ipynb #34a33617
 def _bank_of_sessions(trajs, teacher):

@@ -260,6 +260,11 @@ def teacher(self:World)->Any: # An object with `distill` and `propose`, or None
     return None
 
 @patch
+def reader(self:World)->EpisodeReader:
+    "What finds things and places in its episodes: its teacher's reader, or one that knows no world"
+    return getattr(self.teacher(), 'reader', None) or EpisodeReader()
+
+@patch
 def official_prompt(self:World, context:Any, history_length:int)->str:
     "Published prompt for the next step; ValueError where there is none"
     raise ValueError(f"there is no published prompt for {context.task!r:.80}: set agent.prompt to ours")
@@ -281,7 +286,7 @@ def explorer(self:World,
 @patch
 def experimenter(self:World, played:Iterable, said:Collection[str]=())->Callable[[Any], list[str]]:
     "What tells agents to try what `played` may have lacked; `said` is what their bank tells them anyway"
-    return experiments(played, getattr(self.teacher(), 'reader', None) or EpisodeReader(), said)
+    return experiments(played, self.reader(), said)
 
 
 class GeneratedWorld(World):
@@ -424,10 +429,6 @@ class SkillEnv(ABC):
     def get_initial_skill(self)->str:
         "Text to start from"
         return ''
-
-    def get_task_types(self)->list[str]:
-        "Kinds of items that reports tell apart"
-        return list(self.task_types)
 
 # %% ../../nbs/504_envs.base.ipynb #e3df6582
 @dataclass(eq=False)

@@ -214,8 +214,7 @@ def must_wait(self:_Batch)->bool: # `Outage` if nobody can be reached
     if self.lost == _PATIENCE and not self.reached:
         raise outage(self.replies)
     limit = 2 * self.chat.parallel if self.reached else _PATIENCE - self.lost
-    sent = sum(c.future is not None for c in self.in_flight)
-    return sent >= limit
+    return sum(c.future is not None for c in self.in_flight) >= limit
 
 # %% ../../nbs/325_llm.chat.ipynb #6d4159a6
 @patch

@@ -7,9 +7,9 @@ __all__ = ['Placement', 'in_precision', 'checkpoint_gradients', 'threads', 'eval
            'load_tokenizer']
 
 # %% ../../nbs/334_llm.placement.ipynb #ec70ea42
-import json, torch
+import ctypes, json, torch
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from fastcore.basics import patch
 from functools import wraps
@@ -100,6 +100,13 @@ def quietly()->Iterator[None]:
         if bars:
             logging.enable_progress_bar()
 
+# %% ../../nbs/334_llm.placement.ipynb #33400f02
+def _keep_freed_memory():
+    "Let this program use again what it frees, instead of asking the kernel for it"
+    with suppress(AttributeError, TypeError): # Other C libraries than glibc have no such option
+        ctypes.CDLL(None).mallopt(-1, 2**31 - 1) # M_TRIM_THRESHOLD
+        ctypes.CDLL(None).mallopt(-3, 2**25)     # M_MMAP_THRESHOLD, at its highest
+
 # %% ../../nbs/334_llm.placement.ipynb #72b2837e
 def load_model(
     folder:str|Path, # Of a causal language model on this machine
@@ -107,6 +114,7 @@ def load_model(
 )->'PreTrainedModel': # `ValueError` where weights are missing or do not fit
     "The model in `folder`, without asking the network"
     from transformers import AutoModelForCausalLM
+    _keep_freed_memory()
     model, info = AutoModelForCausalLM.from_pretrained(
         folder, local_files_only=True, use_safetensors=True, trust_remote_code=False,
         output_loading_info=True, ignore_mismatched_sizes=True, **kw)

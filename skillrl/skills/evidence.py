@@ -213,8 +213,7 @@ def count(self:_Evidence, room:object, thing:str, place:str)->tuple[int, int]: #
     if where:
         looked = looked[looked.index((since, place)):]
     recent = looked if self.pooled else looked[-_RECENT:]
-    there = self.seen[room, thing, place].intersection(recent)
-    return len(there), len(recent)
+    return len(self.seen[room, thing, place].intersection(recent)), len(recent)
 
 @patch
 def lately(self:_Evidence, room:object, thing:str)->tuple[set, str]: # Empty with rooms pooled

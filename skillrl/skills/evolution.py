@@ -6,6 +6,7 @@
 __all__ = ['Experience', 'evolve']
 
 # %% ../../nbs/10_skills.evolution.ipynb #7bb58235
+from collections import Counter
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -72,11 +73,9 @@ def _ask(
 # %% ../../nbs/10_skills.evolution.ipynb #4d2467aa
 def _adopted(kept:Iterable[str], refused:Iterable[str], bank:SkillBank)->SkillBank:
     "`bank` with its version raised if anything was `kept`, and what was refused remembered"
-    known = dict(bank.metadata.get('refused', {}))
-    for said in refused:
-        known[said] = known.get(said, 0) + 1
+    known = Counter(bank.metadata.get('refused', {})) + Counter(refused)
     if known:
-        bank.metadata['refused'] = known
+        bank.metadata['refused'] = dict(known)
     if kept:
         bank.metadata['version'] = bank.metadata.get('version', 0) + 1
     for o in filter(None, map(bank.get, kept)):

@@ -23,7 +23,7 @@ from .evaluate import TEST_TEMPERATURE
 from ..core.config import SkillRLConfig
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
-from ..skills.evidence import EpisodeReader, replay
+from ..skills.evidence import replay
 from ..skills.evolution import Experience, evolve
 from ..skills.retrieval import advice, render
 from ..skills.trials import (
@@ -277,8 +277,7 @@ def _round_groups(suite, bank, config, number, tries, played=()):
     trials, steps = _Trials(suite, bank, config), config.env.collect_steps
     first, rest = [], games
     if not suite.live:
-        reader = getattr(w.teacher(), 'reader', None) or EpisodeReader()
-        first, rest = choose_games(games, n, trials.retriever, reader, played)
+        first, rest = choose_games(games, n, trials.retriever, w.reader(), played)
     explore = w.explorer(played)
     experiment = _experimenter(suite, bank, config, played)
     for k, game in enumerate([*first, *rest]):

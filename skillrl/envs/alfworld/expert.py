@@ -137,9 +137,8 @@ def find(self:AlfworldExpert,
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #7d703376
 def _toward(step, can): # Command of `can` that leads to `step`; '' if none does
-    door = step.replace('close ', 'open ')
-    if step.startswith('open '):
-        door = step.replace('open ', 'close ')
+    verb, _, tool = step.partition(' ')
+    door = f"{dict(open='close', close='open').get(verb, verb)} {tool}"
     return next((c for c in (step, door) if c in can), '')
 
 @patch

@@ -93,8 +93,7 @@ def is_valid(
     text:str, # A reply, or the action in it
 )->bool:
     "Does `text` ask for one thing only?"
-    opened = _OPENING.findall(text)
-    return bool(projected(text)) and len(opened) == 1
+    return bool(projected(text)) and len(_OPENING.findall(text)) == 1
 
 # %% ../../../nbs/543_envs.search.engine.ipynb #e9ceb7f0
 def inside(
