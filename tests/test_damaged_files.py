@@ -28,7 +28,7 @@ def test_the_good_rounds_of_a_damaged_evolution_log_are_shown(tmp_path, capsys, 
 
 def test_a_bank_whose_trajectories_are_null_is_shown(tmp_path, capsys):
     d = SkillBank.load(data_path('sample_bank.json')).to_dict()
-    d['general_skills'][0]['provenance'] = dict(trajectories=None)
+    d['common_mistakes'][0]['provenance'] = dict(trajectories=None)
     (tmp_path/'bank.json').write_text(json.dumps(d))
     assert main(['inspect', str(tmp_path/'bank.json')]) == 0
 
