@@ -3,10 +3,11 @@
     python benchmarks/real_rl.py --real DIR --out DIR [--seeds 3] [--iterations 10] [--test DIR]
 
 DIR of `--real` holds one folder for each official split. The shipped base policy, which has met no official
-game, learns by GRPO in `train` (or `valid_train`); what it is told is whether an episode was won and which
-commands were refused. Every iteration is
-kept below `--out` with its log, and the command goes on from there: for each iteration what was won, in how
-many groups there were both wins and losses, in how many there was no win, and the CPU-minutes so far.
+game, learns by GRPO in `train` (or `valid_train`), in episodes of 30 steps; what it is told is whether an
+episode was won and which commands were refused. The latter costs the paper's .1: at .5 what most groups, all
+won or all lost, say of refused commands drowns what is said of winning. Every iteration is kept below `--out`
+with its log, and the command goes on from there: for each iteration what was won, in how many groups there
+were both wins and losses, in how many there was no win, and the CPU-minutes so far.
 Then every test split of `--test` (that of `--real` if left out) is played by the base and by the policy of
 each seed, each game once for each seed, 50 steps, written freely, at three temperatures. Prints what each
 won, the paired difference with intervals by game and over seeds, and what is still lost. Exits 1 if the
@@ -32,9 +33,9 @@ from skillrl.training.evaluate import over_seeds, TEST_TEMPERATURE
 from skillrl.training.phases import rl_iterations
 from skillrl.training.rl import GRPOTrainer
 
-SETTINGS = {'rl.tasks_per_iteration': 32, 'rl.group_size': 8, 'rl.minibatch': 256,
-            'evolution.validation_interval': 0}
-STEPS = 50 # Of an episode
+SETTINGS = {'rl.tasks_per_iteration': 32, 'rl.group_size': 8, 'rl.minibatch': 512,
+            'rl.invalid_action_penalty': .1, 'env.max_steps': 30, 'evolution.validation_interval': 0}
+STEPS = 50 # Of an episode that counts
 TEMPERATURES = 0., TEST_TEMPERATURE, .8 # The last is the best of the base in training games
 
 def open_suite(real, held_out):
@@ -48,8 +49,7 @@ def open_suite(real, held_out):
 
 def config_of(real, seed, iterations):
     "The config of one seed's training"
-    return SkillRLConfig().merged(SETTINGS | {'seed': seed, 'env.games': real, 'rl.iterations': iterations,
-                                              'env.max_steps': STEPS})
+    return SkillRLConfig().merged(SETTINGS | {'seed': seed, 'env.games': real, 'rl.iterations': iterations})
 
 def spread_of(played, size):
     "Of groups of `size`: how many hold wins and losses, and how many no win"
