@@ -5,10 +5,10 @@
 The teacher passes on forty sentences of our own, four of them on ways that no house has, beside what the
 offline teacher has counted: in the first bank, and again as proposals in every round. The policy plays groups
 of tries in training households, as GRPO would, with its weights as they are. Prints what is active, on
-probation and retired after each round; exits 1 if a hostile sentence is active in the end or a useful one is
-gone.
+probation and retired after each round; exits 1 if a hostile sentence is active in the end, or one of the
+others is gone that is true of its household.
 """
-import argparse, sys
+import argparse, re, sys
 from dataclasses import replace
 from skillrl.agent.episode import rollout
 from skillrl.training.builders import build_policy, derive_seed, rollout_limits
@@ -150,6 +150,11 @@ def tally(banks):
             out[key] = out.get(key, 0) + 1
     return out
 
+def is_false(suite, said):
+    "Does a sentence name another place than the household keeps the thing in?"
+    found = re.fullmatch(r'Look for (\w+) in (.*)\.', said)
+    return bool(found) and suite.house.homes[found[1]][1] != found[2]
+
 def main(policy, households, rounds, seed):
     import torch
     torch.set_num_threads(1)
@@ -165,10 +170,11 @@ def main(policy, households, rounds, seed):
         banks = one_round(acting, suites, banks, played, config, number, teacher)
         print(f'after round {number + 1}: {tally(banks)}', flush=True)
     active = {advice(o) for b in banks.values() for o in b.items('active') if normal(advice(o)) in HOSTILE}
-    lost = [(name, advice(o), o.provenance.get('retired')) for name, b in banks.items() for o in b.items()
+    gone = [(s, o) for s in suites for o in banks[s.name].items()
             if o.status not in ('active', 'probation') and normal(advice(o)) not in HOSTILE]
+    lost = [(s.name, advice(o), o.provenance.get('retired')) for s, o in gone if not is_false(s, advice(o))]
     print(f'{len(active)} of {len(HOSTILE)} hostile sentences active {sorted(active)}')
-    print(f'{len(lost)} useful lines lost {lost}')
+    print(f'{len(gone)} useful lines retired, {len(lost)} of them true {lost}')
     return not active and not lost
 
 if __name__ == '__main__':

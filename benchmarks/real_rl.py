@@ -1,6 +1,7 @@
 """RL in official ALFWorld games from reward alone: no demonstration of any of them.
 
-    python benchmarks/real_rl.py --real DIR --out DIR [--seeds 3] [--iterations 10] [--test DIR]
+    python benchmarks/real_rl.py --real DIR --out DIR [--seeds 3] [--iterations 60] [--test DIR]
+                                [--save FILE]
 
 DIR of `--real` holds one folder for each official split. The shipped base policy, which has met no official
 game, learns by GRPO in `train` (or `valid_train`), in episodes of 30 steps; what it is told is whether an
@@ -11,7 +12,8 @@ were both wins and losses, in how many there was no win, and the CPU-minutes so 
 Then every test split of `--test` (that of `--real` if left out) is played by the base and by the policy of
 each seed, each game once for each seed, 50 steps, written freely, at three temperatures. Prints what each
 won, the paired difference with intervals by game and over seeds, and what is still lost. Exits 1 if the
-gain at the temperature of all tests of this library is less than .03, or its interval reaches 0.
+gain at the temperature of all tests of this library is less than .03, or its interval reaches 0. `--save`
+keeps what the page of ALFWorld as a world shows.
 
 `--held-out` leaves the games of the split `gate`, a fifth, out of training, and plays these instead of a
 test: so settings are chosen.
@@ -23,7 +25,7 @@ from types import SimpleNamespace
 from real_games import LEARNT
 from skillrl.core.config import SkillRLConfig
 from skillrl.core.stats import clustered_gain
-from skillrl.core.store import data_path, JsonlLog
+from skillrl.core.store import data_path, JsonlLog, write_json
 from skillrl.core.trajectory import rate_of_tries
 from skillrl.envs.alfworld.world import FolderSuite
 from skillrl.llm.local import Policy
@@ -105,7 +107,7 @@ def told(played):
             f'{sum(refused)/len(refused):.3f} refused')
 
 def gained(what, before, after):
-    "Print what was won; is the gain at least .03, with its interval above 0?"
+    "Print what was won, and return what of it is kept"
     by_game = gains(before, after)
     gain = clustered_gain(by_game.values())
     seeds = over_seeds([sum(values)/len(values) for values in zip(*by_game.values())])
@@ -117,7 +119,9 @@ def gained(what, before, after):
         print(f'  {name} loses {dict(Counter(t.category for t in lost))}')
     always = [t.task for i, t in enumerate(after[0]) if not any(ts[i].success for ts in after)]
     print(f'  lost by every seed after RL: {always}', flush=True)
-    return gain.mean >= .03 and gain.low > 0
+    rates = {name: vars(rate_of_tries([t for ts in played for t in ts]))
+             for name, played in (('before', before), ('after', after))}
+    return rates | dict(gain=vars(gain))
 
 def main(a):
     suite = open_suite(a.real, a.held_out)
@@ -129,13 +133,18 @@ def main(a):
     base = Policy.load(data_path('base'))
     learnt = [Policy.load(folder/f'{a.iterations}') for folder in folders]
     played = FolderSuite(a.test) if a.test else suite
+    kept = []
     for split in played.tests:
         for temperature in TEMPERATURES:
             before, after = ([play(policy, played, split, config, seed, temperature)
                               for seed, (policy, config) in enumerate(zip(policies, configs))]
                              for policies in ([base]*a.seeds, learnt))
-            met = gained(f'{split}, temperature {temperature}', before, after)
+            row = gained(f'{split}, temperature {temperature}', before, after)
+            kept.append(row | dict(split=split, temperature=temperature))
+            met = row['gain']['mean'] >= .03 and row['gain']['low'] > 0
             ok = ok and (met or temperature != TEST_TEMPERATURE)
+    if a.save:
+        write_json(a.save, dict(seeds=a.seeds, iterations=a.iterations, settings=SETTINGS, played=kept))
     print(f'policies: {", ".join(str(folder/str(a.iterations)) for folder in folders)}')
     return ok
 
@@ -144,7 +153,8 @@ if __name__ == '__main__':
     p.add_argument('--real', required=True, help='folder with one folder for each official split')
     p.add_argument('--out', required=True, help='where policies and logs go, and from which it goes on')
     p.add_argument('--seeds', type=int, default=3)
-    p.add_argument('--iterations', type=int, default=10)
+    p.add_argument('--iterations', type=int, default=60)
+    p.add_argument('--save', help='a JSON file')
     p.add_argument('--test', help='folder whose test splits are played, if not that of --real')
     p.add_argument('--held-out', action='store_true', help='leave a fifth of the training games for judging')
     sys.exit(not main(p.parse_args()))
