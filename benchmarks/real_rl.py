@@ -1,14 +1,13 @@
 """RL in official ALFWorld games from reward alone: no demonstration of any of them.
 
-    python benchmarks/real_rl.py --real DIR --out DIR [--seeds 3] [--iterations 60] [--test DIR]
+    python benchmarks/real_rl.py --real DIR --out DIR [--seeds 3] [--iterations 20] [--test DIR]
                                 [--save FILE]
 
 DIR of `--real` holds one folder for each official split. The shipped base policy, which has met no official
 game, learns by GRPO in `train` (or `valid_train`), in episodes of 30 steps; what it is told is whether an
-episode was won and which commands were refused. The latter costs the paper's .1: at .5 what most groups, all
-won or all lost, say of refused commands drowns what is said of winning. Every iteration is kept below `--out`
-with its log, and the command goes on from there: for each iteration what was won, in how many groups there
-were both wins and losses, in how many there was no win, and the CPU-minutes so far.
+episode was won and which commands were refused, which costs the paper's .1. Every iteration is kept below
+`--out` with its log, and the command goes on from there: for each iteration what was won, in how many groups
+there were both wins and losses, in how many there was no win, and the CPU-minutes so far.
 Then every test split of `--test` (that of `--real` if left out) is played by the base and by the policy of
 each seed, each game once for each seed, 50 steps, written freely, at three temperatures. Prints what each
 won, the paired difference with intervals by game and over seeds, and what is still lost. Exits 1 if the
@@ -36,7 +35,8 @@ from skillrl.training.phases import rl_iterations
 from skillrl.training.rl import GRPOTrainer
 
 SETTINGS = {'rl.tasks_per_iteration': 32, 'rl.group_size': 8, 'rl.minibatch': 512,
-            'rl.invalid_action_penalty': .1, 'env.max_steps': 30, 'evolution.validation_interval': 0}
+            'rl.invalid_action_penalty': .1, 'rl.kl_coeff': .1, 'env.max_steps': 30,
+            'evolution.validation_interval': 0}
 STEPS = 50 # Of an episode that counts
 TEMPERATURES = 0., TEST_TEMPERATURE, .8 # The last is the best of the base in training games
 
@@ -153,7 +153,7 @@ if __name__ == '__main__':
     p.add_argument('--real', required=True, help='folder with one folder for each official split')
     p.add_argument('--out', required=True, help='where policies and logs go, and from which it goes on')
     p.add_argument('--seeds', type=int, default=3)
-    p.add_argument('--iterations', type=int, default=60)
+    p.add_argument('--iterations', type=int, default=20)
     p.add_argument('--save', help='a JSON file')
     p.add_argument('--test', help='folder whose test splits are played, if not that of --real')
     p.add_argument('--held-out', action='store_true', help='leave a fifth of the training games for judging')
