@@ -38,7 +38,7 @@ ELSEWHERE = {
     '625_ablation': '145,216',                              # Weights of the base that it was run with
     '757_skillopt.selection': '19 38',                      # Shares of 40 items; simulated on page 718
     '905_your_own_world': '600',                            # Words of the shipped tokenizer
-    'index': '2,200 140'}                                   # Lines of nine modules, official games
+    'index': '2,200'}                                       # Lines of nine modules
 
 YEAR = r'\b(?:19|20)\d\d\b'
 QUOTED = r'```.*?```', r'`[^`]*`', r'\$\$.*?\$\$', r'\$[^$]*\$'
