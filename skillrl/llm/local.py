@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from fastcore.basics import patch
 from .reply import GrownPrompt
 from .decoding import (MOST_SCORES, NextTokens, ReplyForm, begin_drafts, chunked_logps, masked,
@@ -138,11 +137,11 @@ def _batch(rows, device, left=False):
     "`rows` of ids as a rectangle filled up on one side, and 1 where it holds a token; both (B,T)"
     if not all(map(len, rows)):
         raise ValueError('a prompt or a reply has no tokens: leave that row out')
-    side = 'left' if left else 'right'
-    ids = [torch.tensor(row) for row in rows]
-    filled, mask = (pad_sequence(some, batch_first=True, padding_side=side)
-                    for some in (ids, [torch.ones_like(row) for row in ids]))
-    return filled.to(device), mask.to(device)
+    longest = max(map(len, rows))
+    empty = [[-1]*(longest - len(row)) for row in rows]
+    pairs = zip(empty, rows) if left else zip(rows, empty)
+    ids = torch.tensor([[*before, *after] for before, after in pairs], device=device)
+    return ids.clamp(min=0), (ids >= 0).long()
 
 def _positions(mask):
     return (mask.cumsum(1) - 1).clamp(min=0)

@@ -104,8 +104,9 @@ def quietly()->Iterator[None]:
 def _keep_freed_memory():
     "Let this program use again what it frees, instead of asking the kernel for it"
     with suppress(AttributeError, TypeError): # Other C libraries than glibc have no such option
-        ctypes.CDLL(None).mallopt(-1, 2**31 - 1) # M_TRIM_THRESHOLD
-        ctypes.CDLL(None).mallopt(-3, 2**25)     # M_MMAP_THRESHOLD, at its highest
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-1, 2**31 - 1) # M_TRIM_THRESHOLD
+        mallopt(-3, 2**25)     # M_MMAP_THRESHOLD, at its highest
 
 # %% ../../nbs/334_llm.placement.ipynb #72b2837e
 def load_model(

@@ -97,8 +97,7 @@ def _clipped_objective(
     "What each token gains by moving with its advantage, no further than the band"
     r, a = ratio(lp, lp_old, mask), adv[:, None]
     high = epsilon if epsilon_high is None else epsilon_high
-    clipped = r.clamp(1-epsilon, 1+high)
-    return torch.min(r*a, clipped*a)*mask
+    return torch.min(r*a, r.clamp(1-epsilon, 1+high)*a)*mask
 
 # %% ../../nbs/08_training.grpo.ipynb #21e3f0c7
 def _kl_tokens(
