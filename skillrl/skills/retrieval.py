@@ -133,7 +133,8 @@ class _LexicalRanker:
         self.index = TfIdf([p + list(map(terms, its)) for p, its in zip(passages, tasks)])
         self.words = [set(text) for text in texts]
         self.learnt_on = [set().union(*map(self.sought, its)) for its in tasks]
-        things = set().union(*self.learnt_on) | {stem(w) for w in router.things}
+        told = re.findall('look for ([a-z]+) in ', ' '.join(o.text for o in items).lower())
+        things = set().union(*self.learnt_on) | {stem(w) for w in router.things or told}
         self.things = [words & things for words in self.words]
 
     def sought(self, task:str)->set[str]:
