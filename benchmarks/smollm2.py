@@ -15,7 +15,7 @@ configs/smollm2_desk.yaml --output RUN` has left. Its banks are held against wha
 import argparse, json, subprocess, sys, time
 from pathlib import Path
 from desk import usual
-from learning import SMOKE, by_suite, clusters, conditions_of, curve, gains, spent_on
+from learning import as_won, curve, read_run, SMOKE, total
 from skillrl.core.config import load_config
 from skillrl.core.runfolder import RunFolder
 from skillrl.core.stats import clustered_gain, clustered_rate
@@ -44,25 +44,35 @@ def play_seed(folder, reader, seed, smoke):
         return
     with RunFolder(folder, config, True, False, _MAKES) as run:
         p = Pipeline(run, config=config)
-        found = {split: by_suite(_play_condition(p, *WITHOUT_RL.split(', '), split))
+        found = {split: as_won((t.metadata['suite'], t.success)
+                               for t in _play_condition(p, *WITHOUT_RL.split(', '), split))
                  for split in p.test[0].tests}
     write_json(file, dict(found=found, seconds=time.time() - begun))
 
 def seed_row(folder):
     "What one seed won in each condition, and what that took"
-    seed, spent = int(folder.name), spent_on(folder)
-    test = {name: by_suite(played) for name, played in conditions_of(folder).items()}
-    for split, found in read_json(folder.parent/f'{seed}.json')['found'].items():
+    run = read_run(folder)
+    test = run['test']
+    for split, found in read_json(folder.parent/f'{folder.name}.json')['found'].items():
         test[row_name(WITHOUT_RL, split)] = found
     log = [m for m in JsonlLog(folder/'metrics.jsonl').read() if m['phase'] == 'rl']
-    return dict(seed=seed, test=test, spent=spent, curve=curve(log, spent['collect train']))
+    return dict(seed=int(folder.name), **run, curve=curve(log, total(run, 'collect', 'train')))
+
+def games_of(rows, name):
+    "The games of each suite under a condition, 1 for one that was won"
+    return [list(map(int, games)) for row in rows for games in row['test'][name].values()]
+
+def gain(rows, a, b):
+    "Game by game, what condition `b` wins more than `a`"
+    pairs = zip(games_of(rows, a), games_of(rows, b), strict=True)
+    return clustered_gain([[y - x for x, y in zip(*pair, strict=True)] for pair in pairs])
 
 def told(rows):
     "Rates and differences on goals that nobody has practised"
     for name in rows[0]['test']:
-        print(f'{name}: {clustered_rate(clusters(rows, name))}')
+        print(f'{name}: {clustered_rate(games_of(rows, name))}')
     for a, b in PAIRS:
-        print(f'{b} minus {a}: {clustered_gain(gains(rows, a + ", new", b + ", new"))}')
+        print(f'{b} minus {a}: {gain(rows, a + ", new", b + ", new")}')
 
 def sentences(bank, name):
     "What a desk's `bank` says now of owners, and how much of it is so on most days"
@@ -72,7 +82,7 @@ def sentences(bank, name):
 
 def desk(run, save):
     "Rates of a run at the desk, and what its banks say at the end"
-    test = {name: by_suite(played) for name, played in conditions_of(run).items()}
+    test = read_run(run)['test']
     told = {}
     for path in sorted(run.glob('bank/*')):
         bank = SkillBank.load(version_path(path, max(versions(path))))
@@ -80,9 +90,9 @@ def desk(run, save):
     if save:
         atomic_write(Path(save), json.dumps(dict(test=test, banks=told), indent=1) + '\n')
     for name in test:
-        print(f'{name}: {clustered_rate(clusters([dict(test=test)], name))}')
+        print(f'{name}: {clustered_rate(games_of([dict(test=test)], name))}')
     for a, b in (('after, no bank', 'after, bank'), ('after, no bank', 'after, evolved bank')):
-        print(f'{b} minus {a}: {clustered_gain(gains([dict(test=test)], a, b))}')
+        print(f'{b} minus {a}: {gain([dict(test=test)], a, b)}')
     print(told)
 
 def main(a):

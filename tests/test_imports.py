@@ -136,3 +136,23 @@ def test_names_of_the_package_come_when_asked_for():
 def test_a_name_the_package_does_not_have():
     with pytest.raises(AttributeError, match="no attribute 'SkillBonk'"):
         skillrl.SkillBonk
+
+def defined_in(path):
+    "Names that a file has outside functions"
+    for node in ast.parse(path.read_text(encoding='utf-8')).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        names = node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else ()
+        yield from (a.asname or a.name for a in names)
+        yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+
+@pytest.mark.parametrize('path', sorted([*root.glob('benchmarks/*.py'), *root.glob('tools/*.py')]), ids=str)
+def test_what_benchmarks_and_tools_import_is_there(path):
+    "Nothing else would notice a name that has moved"
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        if isinstance(node, ast.ImportFrom):
+            places = [(root/folder/node.module.replace('.', '/')).with_suffix('.py')
+                      for folder in ('.', 'benchmarks', 'tools')]
+            for file in filter(Path.is_file, places):
+                missing = {a.name for a in node.names} - {*defined_in(file)}
+                assert not missing, f'{file} has no {missing}'
