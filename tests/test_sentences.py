@@ -35,7 +35,7 @@ ELSEWHERE = {
     '603_agent.prompt': '100,000 404 72',                   # Published by others; a long line
     '617_training.costs': '256',                            # Arithmetic of NF4
     '619_training.plan': '128 24,000',                      # The paper's episodes; characters of a question
-    '625_ablation': '145,216',                              # Weights of the base that it was run with
+    '625_ablation': '55',                                   # Entries of the paper's first bank
     '757_skillopt.selection': '19 38',                      # Shares of 40 items; simulated on page 718
     '905_your_own_world': '600',                            # Words of the shipped tokenizer
     'index': '2,200'}                                       # Lines of nine modules

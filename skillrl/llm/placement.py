@@ -104,9 +104,8 @@ def quietly()->Iterator[None]:
 def _keep_freed_memory():
     "Let this program use again what it frees, instead of asking the kernel for it"
     with suppress(AttributeError, TypeError): # Other C libraries than glibc have no such option
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-1, 2**31 - 1) # M_TRIM_THRESHOLD
-        mallopt(-3, 2**25)     # M_MMAP_THRESHOLD, at its highest
+        ctypes.CDLL(None).mallopt(-1, 2**31 - 1) # M_TRIM_THRESHOLD
+        ctypes.CDLL(None).mallopt(-3, 2**25)     # M_MMAP_THRESHOLD, at its highest
 
 # %% ../../nbs/334_llm.placement.ipynb #72b2837e
 def load_model(
@@ -115,13 +114,14 @@ def load_model(
 )->'PreTrainedModel': # `ValueError` where weights are missing or do not fit
     "The model in `folder`, without asking the network"
     from transformers import AutoModelForCausalLM
-    _keep_freed_memory()
     model, info = AutoModelForCausalLM.from_pretrained(
         folder, local_files_only=True, use_safetensors=True, trust_remote_code=False,
         output_loading_info=True, ignore_mismatched_sizes=True, **kw)
     odd = [*info['missing_keys'], *(k for k, *_ in info['mismatched_keys'])]
     if odd:
         raise ValueError(f'{min(odd)} is missing or has another shape than config.json says')
+    if model.num_parameters() < 10**7: # Of larger ones what lies between tensors would be gigabytes
+        _keep_freed_memory()
     return model
 
 # %% ../../nbs/334_llm.placement.ipynb #e1751e9b
