@@ -458,3 +458,11 @@ def test_a_world_without_a_procedure_seeks_no_thing():
     task = 'put a hot egg in garbagecan.'
     assert Retriever(bank).retrieve(task).ids == ['cool_001', 'heat_001']
     assert retrieval.Retriever(bank, router=ROUTER.route).retrieve(task).ids == ['heat_001', 'cool_001']
+
+def test_where_one_thing_is_stays_hidden_from_tasks_about_another():
+    "Also in worlds that name no things"
+    said = [Skill(f'gen_{i}', f'Where {what} is kept', f'Look for {what} in {who}.')
+            for i, (what, who) in enumerate(dict(wiki='Ada', maps='Ben').items())]
+    retriever = retrieval.Retriever(SkillBank(said))
+    shown = {what: retriever.retrieve(f'find the owner of {what}').ids for what in ('wiki', 'maps', 'login')}
+    assert shown == dict(wiki=['gen_0'], maps=['gen_1'], login=[])
