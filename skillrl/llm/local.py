@@ -338,7 +338,7 @@ def _batches(prompts, most, new):
 
 # %% ../../nbs/340_llm.local.ipynb #13e10759
 @patch
-@torch.no_grad()
+@torch.inference_mode()
 @in_precision
 def generate(self:Policy,
     prompts:list[list[int]], # One list of ids per reply wanted; a `GrownPrompt` goes on from an earlier one

@@ -10,7 +10,7 @@ import os, random, re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from fastcore.basics import groupby, patch
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 from ...core.store import read_json
@@ -182,6 +182,8 @@ def find_games(
     return sorted(p for p in found if not re.search('movable|Sliced', str(p.relative_to(folder))))
 
 # %% ../../../nbs/591_envs.alfworld.world.ipynb #0b8a7b9a
+_game_of = lru_cache(4096)(Household.game) # Rounds look at many games to choose few
+
 class HouseholdSuite(GameSuite):
     "One generated household"
     tests = 'test', NEW # Splits of test games, each reported apart
@@ -196,7 +198,7 @@ class HouseholdSuite(GameSuite):
     def game(self, split:str, i:int)->Game:
         "Game number `i` of `split`, one category after the other"
         wanted = self._categories(split)
-        return self.house.game(split, i//len(wanted), wanted[i % len(wanted)])
+        return _game_of(self.house, split, i//len(wanted), wanted[i % len(wanted)])
 
     def games(self, split:str, n:int, start:int=0)->list[Game]:
         "`n` games of `split` from number `start`"
