@@ -18,7 +18,7 @@ from .decoding import (MOST_SCORES, NextTokens, ReplyForm, begin_drafts, chunked
                                   masked_replies)
 from .placement import (Placement, evaluating, in_precision, load_model, load_tokenizer,
                                    quietly)
-from .prefixes import (CachedRow, cache_word, cached_row, has_plain_layers, prefix_tree,
+from .prefixes import (CachedRow, cached_row, has_plain_layers, prefix_tree,
                                   read_tree, shares_prefixes, stacked_cache)
 from ..core.store import atomic_folder
 if TYPE_CHECKING:
@@ -146,6 +146,13 @@ def _batch(rows, device, left=False):
 def _positions(mask):
     return (mask.cumsum(1) - 1).clamp(min=0)
 
+def _attended(mask, n, model):
+    "What the last `n` tokens of each row attend to, made once for all layers on a CPU: (B,1,n,T), or `mask`"
+    if model.device.type != 'cpu' or not has_plain_layers(model):
+        return mask
+    causal = torch.ones(n, mask.shape[1]).tril(mask.shape[1] - n)
+    return mask[:, None, None].log() + causal.log() # 0, or minus infinity
+
 # %% ../../nbs/340_llm.local.ipynb #95a41745
 @patch
 @in_precision
@@ -161,7 +168,8 @@ def logps(self:Policy,
         return self._piecewise_logps(prompt_ids, reply_ids, allowed)
     p, p_mask = _batch(prompt_ids, self.model.device, left=True)
     mask = torch.cat([p_mask, r_mask], 1)
-    out = self.model(input_ids=torch.cat([p, r], 1), attention_mask=mask, position_ids=_positions(mask),
+    out = self.model(input_ids=torch.cat([p, r], 1), position_ids=_positions(mask),
+                     attention_mask=_attended(mask, mask.shape[1], self.model),
                      use_cache=False, logits_to_keep=r.shape[1]+1)
     z = out.logits[:, :-1].float() # The scores before each token
     if allowed is not None:
@@ -223,10 +231,11 @@ class Reply:
 @patch
 def _scores(self:Policy, ids, mask, past=None):
     "Scores (B,V) of the token after the last of `ids`, and the cache grown by `ids`"
-    positions = _positions(mask)[:, -ids.shape[1]:]
-    out = self.model(input_ids=ids, attention_mask=mask, position_ids=positions,
-                     use_cache=True, logits_to_keep=1, **{cache_word(): past})
-    return out.logits[:, -1].float(), out[cache_word()]
+    n = ids.shape[1]
+    out = self.model(input_ids=ids, position_ids=_positions(mask)[:, -n:],
+                     attention_mask=_attended(mask, n, self.model),
+                     use_cache=True, logits_to_keep=1, cache=past)
+    return out.logits[:, -1].float(), out.cache
 
 # %% ../../nbs/340_llm.local.ipynb #f045c2b0
 def _read_once(policy, prompts, device):
@@ -236,7 +245,7 @@ def _read_once(policy, prompts, device):
     ids, mask = _batch(list(once), device, left=not _reads_unmasked(policy.model))
     if _reads_unmasked(policy.model):
         out = policy.model.get_decoder()(input_ids=ids, use_cache=True)
-        past, last = out[cache_word()], mask.sum(1) - 1
+        past, last = out.cache, mask.sum(1) - 1
         at = torch.arange(len(ids), device=device)
         z = policy.model.get_output_embeddings()(out.last_hidden_state[at, last]).float()
     else:
@@ -249,11 +258,8 @@ def _read_once(policy, prompts, device):
 # %% ../../nbs/340_llm.local.ipynb #0de9faf6
 def _read_before(prompt):
     "How many tokens of `prompt` were read already"
-    reply = getattr(prompt, 'before', None)
-    if reply is None or reply.read is None:
-        return 0
-    keys, _ = reply.read[0]
-    return keys.shape[1]
+    read = getattr(getattr(prompt, 'before', None), 'read', None)
+    return read[0][0].shape[1] if read else 0
 
 def _read_on(policy, prompts, device):
     "Scores, cache and mask after `prompts`; what was read in earlier turns is not read again"

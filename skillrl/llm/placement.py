@@ -44,9 +44,7 @@ def checkpoint_gradients(model:Any)->Any: # `model`, in training mode and withou
             module.p = 0.
         if hasattr(module, 'attention_dropout'):
             module.attention_dropout = 0.
-    # Its name from transformers 5.22 on, and the one before
-    enable = getattr(model, 'activation_checkpointing_enable', None) or model.gradient_checkpointing_enable
-    enable(dict(use_reentrant=False))
+    model.activation_checkpointing_enable(dict(use_reentrant=False))
     return model.train()
 
 

@@ -9,7 +9,6 @@ __all__ = ['HIDDEN', 'LIMITS', 'rejection_reasons', 'as_data', 'suspicions', 'te
 # %% ../../nbs/425_skills.guard.ipynb #fd81b194
 import html, json, re, unicodedata
 from dataclasses import replace
-from functools import lru_cache
 from ..core.tables import clip
 from .bank import Entry, quarantine, with_id
 
@@ -300,14 +299,10 @@ def as_data(
     return f'{quoted} ({omitted} characters omitted)' if omitted > 0 else quoted
 
 # %% ../../nbs/425_skills.guard.ipynb #064e67bd
-@lru_cache(4096)
-def _broken_rules(text):
-    seen = _views(text)
-    return [name for name, pattern in _RULES.items() if any(map(pattern.search, seen))]
-
 def suspicions(text:object)->list[str]: # Names of rules, in their order; empty for plain advice
     "What `text` contains that advice does not"
-    return [*_broken_rules(str(text)[:1001])]
+    seen = _views(str(text)[:1001])
+    return [name for name, pattern in _RULES.items() if any(map(pattern.search, seen))]
 
 # %% ../../nbs/425_skills.guard.ipynb #378cb72a
 LIMITS = dict(title=80, principle=400, when_to_apply=300,

@@ -10,6 +10,7 @@ __all__ = ['TEST_TEMPERATURE', 'evaluate', 'compare', 'paired_difference', 'over
 import io, math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import stdev
 from ..agent.episode import rollout
 from ..core.plots import band, figure, split_rates
 from ..core.stats import average, clustered_gain, clustered_rate, paired_interval, Rate, t_quantile
@@ -84,11 +85,10 @@ def over_seeds(
     "The mean over seeds"
     if not values:
         raise ValueError('there are no values to average: give one number per seed')
-    n, mean = len(values), sum(values)/len(values)
+    n, mean = len(values), average(values)
     if n < 2:
         return Rate(mean, math.nan, math.nan, n)
-    variance = sum((v - mean)**2 for v in values)/(n - 1)
-    half = t_quantile(n - 1)*math.sqrt(variance/n)
+    half = t_quantile(n - 1)*stdev(values)/n**.5
     return Rate(mean, mean - half, mean + half, n)
 
 # %% ../../nbs/605_training.evaluate.ipynb #4deca842
