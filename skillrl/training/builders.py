@@ -160,7 +160,7 @@ def build_teacher(
 )->Any: # The world's offline teacher, or an `LLMTeacher` when a model is named
     "The teacher that distils and proposes"
     m, of = config.model, world(config.env.name)
-    offline = of.teacher() or distillation.OfflineTeacher(reader=None)
+    offline = of.teacher() or distillation.OfflineTeacher(unasked=True)
     if not m.teacher_model_id:
         return offline
     from skillrl.skills.teachers import LLMTeacher
