@@ -7,10 +7,10 @@ DIR holds what `tools/make_smollm2.py` made of smollm2. For each seed this is `s
 are shown to the policy from before RL, on the same games. `--jobs` runs so many seeds side by side, and
 `--only SEED` one of them. `--smoke` plays few and short episodes.
 
-    python benchmarks/smollm2.py --desk RUN [--save data/smollm2_desk.json]
+    python benchmarks/smollm2.py --desk RUN... [--save data/smollm2_desk.json]
 
-RUN is what `skillrl train --env benchmarks/desk.py:Owners --policy smollm2 --config
-configs/smollm2_desk.yaml --output RUN` has left. Its banks are held against what the world knows.
+Each RUN is what `skillrl train --env benchmarks/desk.py:Owners --policy smollm2 --config
+configs/smollm2_desk.yaml --seed SEED --output RUN` has left. Banks are held against what the world knows.
 """
 import argparse, json, subprocess, sys, time
 from pathlib import Path
@@ -29,6 +29,8 @@ WITHOUT_RL = 'before, evolved bank'
 PAIRS = [('after, no bank', 'after, evolved bank'), ('after, no bank', 'after, bank'),
          ('after, bank', 'after, evolved bank'), (WITHOUT_RL, 'after, evolved bank'),
          ('after, wrong evolved bank', 'after, evolved bank'), ('before, bank', 'after, bank')]
+DESK_PAIRS = [('after, no bank', 'after, bank'), ('after, no bank', 'after, evolved bank'),
+              ('after, bank', 'after, evolved bank'), ('before, bank', 'after, bank')]
 
 def play_seed(folder, reader, seed, smoke):
     "One run, and the evolved banks with the weights from before RL"
@@ -80,24 +82,30 @@ def sentences(bank, name):
     so = {f'Look for {product} in {owner}.' for product, owner in usual(name).items()}
     return dict(said=len(said), true=sum(line in so for line in said), products=len(so))
 
-def desk(run, save):
+def desk_row(run):
     "Rates of a run at the desk, and what its banks say at the end"
-    test = read_run(run)['test']
     told = {}
     for path in sorted(run.glob('bank/*')):
         bank = SkillBank.load(version_path(path, max(versions(path))))
         told[path.name] = sentences(bank, path.name)
+    return dict(seed=load_config(run/'config.json').seed, test=read_run(run)['test'], banks=told)
+
+def desk(runs, save):
+    "What runs at the desk have won, over seeds, and how much of what they say is so"
+    rows = [desk_row(Path(run)) for run in runs]
     if save:
-        atomic_write(Path(save), json.dumps(dict(test=test, banks=told), indent=1) + '\n')
-    for name in test:
-        print(f'{name}: {clustered_rate(games_of([dict(test=test)], name))}')
-    for a, b in (('after, no bank', 'after, bank'), ('after, no bank', 'after, evolved bank')):
-        print(f'{b} minus {a}: {gain([dict(test=test)], a, b)}')
-    print(told)
+        atomic_write(Path(save), json.dumps(dict(seeds=rows), indent=1) + '\n')
+    for name in rows[0]['test']:
+        print(f'{name}: {clustered_rate(games_of(rows, name))}')
+    for a, b in DESK_PAIRS:
+        print(f'{b} minus {a}: {gain(rows, a, b)}')
+    for row in rows:
+        said, true = (sum(found[what] for found in row['banks'].values()) for what in ('said', 'true'))
+        print(f'seed {row["seed"]}: {true} of {said} sentences are so')
 
 def main(a):
     if a.desk:
-        return desk(Path(a.desk), a.save)
+        return desk(a.desk, a.save)
     runs = Path(a.runs)
     if a.only is not None:
         return play_seed(runs/str(a.only), a.reader, a.only, a.smoke)
@@ -115,7 +123,7 @@ def main(a):
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument('--desk', metavar='RUN')
+    p.add_argument('--desk', metavar='RUN', nargs='+')
     p.add_argument('--reader', metavar='DIR')
     p.add_argument('--runs', metavar='DIR', help='keep runs here, and go on from there')
     p.add_argument('--seeds', type=int, default=3)

@@ -11,8 +11,10 @@ from skillrl.serve.openenv import make_env
 from skillrl.serve.krill import Server
 from skillrl.cli.flags import resumed_settings
 from skillrl.core.formats import load_trajectories
-from skillrl.skills.bank import SkillBank
+from skillrl.core.trajectory import Step, Trajectory
+from skillrl.skills.bank import Skill, SkillBank
 from skillrl.core.store import read_json, write_json
+from skillrl.training.builders import build_teacher
 from skillrl.training.phases import learns_from_won
 
 page = Path(__file__).parent.parent/'nbs'/'905_your_own_world.ipynb'
@@ -138,3 +140,20 @@ def test_a_server_of_unknown_kind_is_the_world_remote(config, tmp_path, capsys):
         assert 'no bank' in skillrl(f'eval {where} --set env.test_tasks=1 --skill-bank bank.json', capsys)
     assert {t.category for t in load_trajectories('t.json')} == known
     assert 'give --url' in skillrl('collect --env remote --output t.json', capsys, 1)
+
+def asked(number, product, *answers, won=True):
+    "A day at a desk; `answers` are pairs of who was asked and what he owns"
+    said = [f'{name} owns: {owned}.' for name, owned in answers]
+    seen = [f'You are at the desk. Your task: find the owner of {product}.', *said]
+    steps = [Step(before, f'ask {name}') for before, (name, _) in zip(seen, answers)]
+    task, game = f'find the owner of {product}', f'day {number}'
+    return Trajectory(f'{number}', task, 'general', steps, won, seen[-1], game=game)
+
+def test_a_teacher_without_a_world_mends_what_nothing_lost_asks_for(config):
+    first = asked(1, 'login', ('Ivo', 'payroll'), ('Hana', 'login'))
+    later = [asked(i, 'payroll', ('Ivo', 'nothing'), ('Cleo', 'payroll')) for i in (2, 3)]
+    lost = asked(4, 'wiki', ('Ivo', 'nothing'), ('Ben', 'maps'), won=False)
+    wrong = Skill('gen_001', 'Where payroll is kept', 'Look for payroll in Ivo.', 'Always.')
+    bank = SkillBank(general_skills=[wrong])
+    proposals = build_teacher(config).propose(bank, [lost], [first, *later, lost], ['general'], 5)
+    assert ('refine', 'Look for payroll in Cleo.') in [(p.kind, p.item.principle) for p in proposals]

@@ -146,6 +146,7 @@ def _batch(rows, device, left=False):
 def _positions(mask):
     return (mask.cumsum(1) - 1).clamp(min=0)
 
+# %% ../../nbs/340_llm.local.ipynb #a77e0002
 def _attended(mask, n, model):
     "What the last `n` tokens of each row attend to, made once for all layers on a CPU: (B,1,n,T), or `mask`"
     if model.device.type != 'cpu' or not has_plain_layers(model):
