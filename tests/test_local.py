@@ -40,6 +40,12 @@ def fresh(family):
         p.data.mul_(4)  # so that scores differ by more than rounding
     return model
 
+def test_what_a_row_is_filled_up_with_is_a_number_whatever_computes_attention(tok):
+    policy = Policy(fresh('llama'), tok)
+    fused, _ = policy.logps(prompts(), [[4]]*5)
+    policy.model.set_attn_implementation('eager')
+    torch.testing.assert_close(policy.logps(prompts(), [[4]]*5)[0], fused)
+
 @pytest.mark.parametrize('family', FAMILIES)
 class TestFamily:
     def test_logprobs_are_those_of_a_plain_forward_pass(self, family, tok):

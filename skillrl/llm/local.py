@@ -151,8 +151,8 @@ def _attended(mask, n, model):
     "What the last `n` tokens of each row attend to, made once for all layers on a CPU: (B,1,n,T), or `mask`"
     if model.device.type != 'cpu' or not has_plain_layers(model):
         return mask
-    causal = torch.ones(n, mask.shape[1]).tril(mask.shape[1] - n)
-    return mask[:, None, None].log() + causal.log() # 0, or minus infinity
+    later = torch.ones(n, mask.shape[1]).triu(mask.shape[1] - n + 1)
+    return (mask[:, None, None] - 1 - later)*1e38 # Not infinite: a row of nothing but filling would be NaN
 
 # %% ../../nbs/340_llm.local.ipynb #95a41745
 @patch
