@@ -29,8 +29,7 @@ WITHOUT_RL = 'before, evolved bank'
 PAIRS = [('after, no bank', 'after, evolved bank'), ('after, no bank', 'after, bank'),
          ('after, bank', 'after, evolved bank'), (WITHOUT_RL, 'after, evolved bank'),
          ('after, wrong evolved bank', 'after, evolved bank'), ('before, bank', 'after, bank')]
-DESK_PAIRS = [('after, no bank', 'after, bank'), ('after, no bank', 'after, evolved bank'),
-              ('after, bank', 'after, evolved bank'), ('before, bank', 'after, bank')]
+DESK_PAIRS = [pair for pair in PAIRS if WITHOUT_RL not in pair]
 
 def play_seed(folder, reader, seed, smoke):
     "One run, and the evolved banks with the weights from before RL"
