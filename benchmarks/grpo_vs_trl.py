@@ -1,13 +1,13 @@
 """How fast is a step of GRPO? `python benchmarks/grpo_vs_trl.py`
 
-The shipped policy plays one iteration, 12 tasks of 8 episodes. Its rows go to TRL's `GRPOTrainer` and to
-ours: the same rows, advantages, old log-probs, reference and loss, in the same minibatches of 128, whose
-gradients are compared first. Then replies are written, by `generate` of transformers turn by turn and by
-ours. Last comes one group of 8 in conversations that grow, read row by row and as a tree. Times are
-CPU-seconds of one thread, the better of two runs; a busy machine slows both sides. Exits with 1 if a ratio is
-below its target. It takes about a minute of CPU time. `--head` measures the memory of log-probs under 152,064
-words."""
-import argparse, os, random, resource, subprocess, sys, time
+The shipped policy plays one iteration, 12 tasks of 8 episodes, in conversations that grow. Rows of it go to
+TRL's `GRPOTrainer` and to ours: the same rows, advantages, old log-probs, reference and loss, in the same
+minibatches of 128, whose gradients are compared first. Then replies are written, by `generate` of
+transformers turn by turn and by ours. Last comes one group of 8, read row by row and by conversation. Times
+are CPU-seconds of one thread, the better of two runs; a busy machine slows both sides. It takes about two
+minutes of CPU time, and exits with 1 if a ratio is below its target. `--head` measures the memory of
+log-probs under 152,064 words."""
+import argparse, os, resource, subprocess, sys, time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,11 +24,11 @@ from skillrl.envs.base import world
 from skillrl.llm.decoding import chunked_logps
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import quietly
-from skillrl.llm.prefixes import prefix_tree, share_prefixes
 from skillrl.skills.distillation import distill
 from skillrl.core.store import data_path
 from skillrl.training.phases import collect_games, draw_groups
 from skillrl.training.rl import GRPOTrainer, _scored_rows
+from skillrl.training.sft import by_conversation, micro_batches
 
 STEP_TARGET = 3.
 WRITE_TARGET = 3.
@@ -37,6 +37,7 @@ GRADIENT_TOLERANCE = 1e-3 # Of the length of the difference to the length of the
 SIZE = 128                # Rows of a minibatch
 ROUNDS = 2
 SUITES = 6
+LIMITS = Limits(max_prompt_tokens=960)
 
 class Report:
     "Lines with a verdict each"
@@ -66,7 +67,8 @@ def played(config):
         games = collect_games(policy, s, config)
         banks[s.name] = distill(games, build_teacher(config), where.categories, where.router)
     groups, _ = draw_groups(suites, banks, config, 0)
-    rollout([e for group in groups for e in group], policy, generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(1)
+    rollout([e for group in groups for e in group], policy, generator=generator, limits=LIMITS)
     return suites, groups
 
 # ---- the step ----
@@ -135,7 +137,6 @@ def compare_gradients(theirs, ours, rows, report):
     theirs.model.train()
     theirs.current_gradient_accumulation_steps = 1
     theirs._compute_loss(theirs.model, batch | dict(ref_per_token_logps=lp_ref)).backward()
-    ours.read_reference(rows)
     ours.loss(rows)[0].backward()
     a, b = gradient(theirs.model), gradient(ours.policy.model)
     theirs.model.zero_grad()
@@ -145,38 +146,32 @@ def compare_gradients(theirs, ours, rows, report):
                 f'(at most {GRADIENT_TOLERANCE:g})', apart <= GRADIENT_TOLERANCE)
 
 def our_step(trainer, rows):
-    for r in rows:
-        r.reference = None
-    if trainer.shares:
-        trainer.read_reference(rows)
     for k in range(0, len(rows), SIZE):
-        trainer.update(trainer.cut(rows[k:k+SIZE]))
+        trainer.update(micro_batches(rows[k:k+SIZE], trainer.tokens))
+
+def tokens_of(rows):
+    "Tokens row by row, and by conversation"
+    return sum(r.length for r in rows), sum(talk[-1].length for talk in by_conversation(rows))
 
 def compare_steps(groups, config, report):
     rows, _ = _scored_rows(groups, config.rl.invalid_action_penalty)
-    rows = random.Random(0).sample(rows, len(rows)//SIZE*SIZE)
-    tree = prefix_tree([r.prompt_ids + r.reply_ids[:-1] for r in rows])
-    raw = sum(map(len, tree.paths))
-    report.line(f'{len(rows)} rows, {raw/len(rows):.0f} tokens each on average; raw ÷ unique tokens '
-                f'{raw/len(tree.ids):.2f}')
+    rows = rows[:2*SIZE]
+    raw, once = tokens_of(rows)
+    report.line(f'{len(rows)} rows, {raw:,} tokens, {once:,} in conversations: {raw/once:.1f}')
     with TemporaryDirectory() as folder:
         clock = []
         theirs = trl_trainer(rows, config, folder, clock)
-        compare_gradients(theirs, GRPOTrainer(base(), config.rl, shares=True), rows[:SIZE], report)
-        ours = {name: GRPOTrainer(base(), config.rl, shares=name == 'tree') for name in ('rows', 'tree')}
-        spent = {name: [cpu_seconds(lambda: our_step(t, rows)) for _ in range(ROUNDS)]
-                 for name, t in ours.items()}
+        compare_gradients(theirs, GRPOTrainer(base(), config.rl), rows[:SIZE], report)
+        ours = GRPOTrainer(base(), config.rl)
+        spent = {'ours': [cpu_seconds(lambda: our_step(ours, rows)) for _ in range(ROUNDS)]}
         theirs.train()
     marks = clock[::len(rows)//SIZE]
     spent['TRL'] = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(marks, marks[1:])]
     cpu = {name: min(c for c, _ in pairs) for name, pairs in spent.items()}
     wall = {name: min(w for _, w in pairs) for name, pairs in spent.items()}
-    for name in ('rows', 'tree'):
-        ok = name == 'rows' or cpu['TRL'] >= STEP_TARGET*cpu['tree']
-        target = '' if name == 'rows' else f' (at least {STEP_TARGET:g})'
-        times = cpu['TRL']/cpu[name]
-        report.line(f"step, ours by {name}: {cpu[name]:.2f} CPU-s, {wall[name]:.2f} s; TRL {cpu['TRL']:.2f} "
-                    f'and {wall["TRL"]:.2f}: {times:.1f} times as fast{target}', ok)
+    times = cpu['TRL']/cpu['ours']
+    said = ', '.join(f'{name} {cpu[name]:.2f} CPU-s and {wall[name]:.2f} s' for name in spent)
+    report.line(f'step: {said}: {times:.1f} times as fast (at least {STEP_TARGET:g})', times >= STEP_TARGET)
 
 # ---- writing ----
 
@@ -212,8 +207,7 @@ def tokens_per_second(policy, suites, config):
     episodes = episodes_of(suites, config, 16)
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
-    limits = Limits(max_prompt_tokens=960)
-    cpu, _ = cpu_seconds(lambda: rollout(episodes, policy, 1., generator, limits=limits))
+    cpu, _ = cpu_seconds(lambda: rollout(episodes, policy, 1., generator, limits=LIMITS))
     tokens = sum(len(r.reply_ids) for e in episodes for r in e.rows)
     return tokens/cpu, tokens
 
@@ -232,35 +226,24 @@ def compare_writing(suites, config, report):
 
 # ---- conversations that grow ----
 
-def compare_sharing(suites, config, report):
-    c = config.merged({'agent.conversation': 'appended'})
-    policy = base()
+def compare_conversations(suites, config, report):
     (game,) = suites[0].games('train', 1)
-    group = build_episodes(suites[0], [game]*8, None, c)
-    rollout(group, policy, 1., torch.Generator().manual_seed(0), limits=Limits(max_prompt_tokens=960))
+    group = build_episodes(suites[0], [game]*8, None, config)
+    rollout(group, base(), 1., torch.Generator().manual_seed(0), limits=LIMITS)
     rows = [r for e in group for r in e.rows]
-    for e in group:
-        for before, row in zip(e.rows, e.rows[1:]):
-            known = before.prompt_ids + before.reply_ids
-            anew = len(row.prompt_ids) < len(before.prompt_ids) # Where it no longer fits
-            assert anew or row.prompt_ids[:len(known)] == known
-    prompts, replies = [r.prompt_ids for r in rows], [r.reply_ids for r in rows]
-    tree = prefix_tree([p + r[:-1] for p, r in zip(prompts, replies)])
-    raw = sum(map(len, tree.paths))
-    ratio = raw/len(tree.ids)
-    report.line(f'a group of 8, {len(rows)} turns: {raw:,} tokens, {len(tree.ids):,} unique: '
-                f'{ratio:.1f} (at least {SHARE_TARGET:g})', ratio >= SHARE_TARGET)
-    sharing = base()
-    share_prefixes(sharing.model)
-    spent, found = {}, {}
-    def both_passes(reader):
-        lp, mask = reader.logps(prompts, replies)
+    raw, once = tokens_of(rows)
+    report.line(f'a group of 8, {len(rows)} turns: {raw:,} tokens, {once:,} in conversations: '
+                f'{raw/once:.1f} (at least {SHARE_TARGET:g})', raw >= SHARE_TARGET*once)
+    policy, spent, found = base(), {}, {}
+    def both_passes(name, rows):
+        lp, mask = policy.logps([r.prompt_ids for r in rows], [r.reply_ids for r in rows])
         (lp*mask).sum().backward()
-        found[reader] = lp.detach()*mask
-    for name, reader in (('row by row', policy), ('as a tree', sharing)):
-        pairs = [cpu_seconds(lambda: both_passes(reader)) for _ in range(ROUNDS)]
+        found[name] = lp.detach()*mask
+    backwards = rows[::-1] # Where none goes on from another
+    for name, order in (('row by row', backwards), ('by conversation', rows)):
+        pairs = [cpu_seconds(lambda: both_passes(name, order)) for _ in range(ROUNDS)]
         spent[name] = [min(t) for t in zip(*pairs)]
-    apart = (found[policy] - found[sharing]).abs().max().item()
+    apart = (found['row by row'].flip(0) - found['by conversation']).abs().max().item()
     said = ', '.join(f'{name} {cpu:.2f} CPU-s and {wall:.2f} s' for name, (cpu, wall) in spent.items())
     agrees = f'log-probs differ by {apart:.0e} (at most 1e-4)'
     report.line(f'forward and backward: {said}; {agrees}', apart <= 1e-4)
@@ -290,11 +273,11 @@ def main():
         return report_head()
     if a.head:
         return print(head_memory(a.head == 'pieces'))
-    report, config = Report(), SkillRLConfig()
+    report, config = Report(), SkillRLConfig().merged({'agent.conversation': 'appended'})
     suites, groups = played(config)
     compare_steps(groups, config, report)
     compare_writing(suites, config, report)
-    compare_sharing(suites, config, report)
+    compare_conversations(suites, config, report)
     return int(report.missed > 0)
 
 if __name__ == '__main__':

@@ -2,15 +2,15 @@
 import random
 from dataclasses import replace
 import pytest, torch
-from skillrl.agent.episode import Episode, StepRow, rollout
+from skillrl.agent.episode import Episode, StepRow, demonstrate, rollout
 from skillrl.agent.prompt import Limits
 from skillrl.core.config import AgentConfig, RLConfig, SkillRLConfig
 from skillrl.llm.reply import between
 from skillrl.envs.base import world
-from skillrl.llm.local import Policy
-from skillrl.llm.prefixes import prefix_tree
+from skillrl.llm.local import Policy, Reply
 from skillrl.core.store import data_path
-from skillrl.training.rl import GRPOTrainer, minibatches
+from skillrl.training.rl import GRPOTrainer
+from skillrl.training.sft import by_conversation, encode_rows, micro_batches, minibatches
 
 APPENDED = AgentConfig(conversation='appended')
 
@@ -49,35 +49,49 @@ def test_a_conversation_that_no_longer_fits_begins_anew(base):
 
 def test_a_step_of_the_optimizer_has_whole_conversations(base):
     rows = [row for e in played(base) for row in e.rows]
-    steps = minibatches(rows, 1, random.Random(0))
-    assert sorted(len(step) for step in steps) == sorted(len(e.rows) for e in played(base))
-    tree = prefix_tree([r.prompt_ids + r.reply_ids for r in rows])
-    assert sum(map(len, tree.paths))/len(tree.ids) > 3
+    steps = minibatches(by_conversation(rows), 1)
+    assert [len(step) for step in steps] == [len(e.rows) for e in played(base)]
+    assert [len(step) for step in minibatches(by_conversation(rows), 5)] == [8, 4]
 
-def test_the_trainer_learns_the_same_with_and_without_sharing(base):
+def test_the_trainer_learns_from_conversations_what_it_learns_from_rows(base):
     rows = [replace(row, advantage=(-1.)**i) for i, e in enumerate(played(base)) for row in e.rows]
     weights = []
-    for share in (False, True):
-        trainer = GRPOTrainer(base.frozen_copy(), RLConfig(), shares=share)
-        trainer.tokens = 3_000
+    for order in (rows, rows[::-1]): # Backwards no row goes on from the one before
+        trainer = GRPOTrainer(base.frozen_copy(), RLConfig())
         trainer.policy.model.requires_grad_(True)
-        if share:
-            trainer.read_reference(rows)
-        trainer.loss(rows)[0].backward()
+        trainer.loss(order)[0].backward()
         weights.append(torch.cat([p.grad.flatten() for p in trainer.policy.model.parameters()]))
-    for r in rows:
-        r.reference = None
     assert (weights[0] - weights[1]).norm() < 1e-4*weights[0].norm()
 
-def test_rows_of_a_micro_batch_fill_no_more_tokens_than_allowed(base):
-    trainer = GRPOTrainer(base, RLConfig())
-    trainer.tokens = 500
+def test_rows_of_a_micro_batch_fill_no_more_tokens_than_allowed():
     rows = [StepRow([5]*n, [6]*3) for n in random.Random(0).sample(range(10, 400), 80)]
-    chunks = trainer.cut(rows)
+    chunks = micro_batches(rows, 500)
     assert sum(map(len, chunks)) == 80
     for chunk in chunks:
         area = len(chunk)*max(len(r.prompt_ids) + 3 for r in chunk)
         assert area <= 500 or len(chunk) == 1
+
+def test_a_micro_batch_counts_a_conversation_once(base):
+    rows = [row for e in played(base) for row in e.rows]
+    longest = max(row.length for row in rows)
+    assert [len(chunk) for chunk in micro_batches(rows, 3*longest)] == [12]
+    assert [len(chunk) for chunk in micro_batches(rows, 2*longest)] == [8, 4]
+
+def test_demonstrations_are_the_conversation_that_is_played(base):
+    (e,) = group(1, 6, replace(APPENDED, reply='action', decode='admissible'))
+    expert = world('alfworld').expert(e.start().task, random.Random(0), .9)
+    _, demos = demonstrate(e, expert)
+    rows = encode_rows(demos, base)
+    replies = iter(rows)
+    class Same(Policy):
+        def generate(self, prompts, **kw):
+            return [Reply(base.tokenizer.decode(r.reply_ids, skip_special_tokens=True), r.reply_ids,
+                          [0.]*len(r.reply_ids), list(p)) for p, r in zip(prompts, replies)]
+    (again,) = group(1, 6, e.agent)
+    rollout([again], Same(base.model, base.tokenizer))
+    assert [row.prompt_ids for row in again.rows] == [row.prompt_ids for row in rows]
+    assert len(by_conversation(rows)) == 1 and len(rows) > 2
+    assert ['Actions' in d['prompt'][-1]['content'] for d in demos[1:]] == [False]*(len(demos) - 1)
 
 class Letters:
     "A tokenizer of single letters, whose template ends a reply with `$`"

@@ -3,7 +3,7 @@ import json, math, random
 from types import SimpleNamespace
 import pytest, torch
 from matplotlib.pyplot import imread
-from skillrl.agent.episode import Episode, rollout
+from skillrl.agent.episode import Episode, rollout, StepRow
 from skillrl.core.config import SkillRLConfig
 from skillrl.core.stats import _design_effect, _tango_score, clustered_gain, gain_interval
 from skillrl.core.trajectory import Step, Trajectory
@@ -149,7 +149,7 @@ def test_what_is_logged_of_an_update_is_the_mean_over_tokens(monkeypatch):
     t, nothing = trainer(), dict(clip_fraction=0., entropy=0.)
     monkeypatch.setattr(rl, '_scored_rows', lambda *args: ([], {}))
     monkeypatch.setattr(rl, 'minibatches', lambda *args: [[]])
-    monkeypatch.setattr(t, 'cut', lambda step: step)
+    monkeypatch.setattr(rl, 'micro_batches', lambda step, tokens: step)
     logs = [dict(tokens=1, kl=1., loss=1., **nothing), dict(tokens=3, kl=5., loss=3., **nothing)]
     monkeypatch.setattr(t, 'update', lambda chunks: logs)
     assert (t.learn([])['kl'], t.learn([])['loss']) == (4., 2.)
@@ -204,16 +204,6 @@ def test_replies_are_kept_in_a_folder_or_refused(tmp_path):
     with pytest.raises(OSError, match='teacher is there, and is no folder: name another'):
         builders.build_teacher(config, tmp_path/'teacher')
 
-def test_a_trainer_that_shares_reads_prefixes_once_in_policy_and_reference(policy, monkeypatch): # noqa: F811
-    shared = []
-    monkeypatch.setattr(rl, 'share_prefixes', shared.append)
-    assert not rl.GRPOTrainer(policy, CONFIG.rl).shares and not shared
-    sharing = rl.GRPOTrainer(policy, CONFIG.rl, shares=True)
-    assert shared == [sharing.policy.model, sharing.reference.model]
-    rows = [SimpleNamespace(prompt_ids=ids, length=3) for ids in ([2, 1], [1, 3], [2, 0], [1, 2])]
-    chunk, = sharing.cut(rows)
-    assert [r.prompt_ids for r in chunk] == [[1, 2], [1, 3], [2, 0], [2, 1]]
-
 @pytest.mark.parametrize('adapter, bits', [('lora', 0), ('qlora', 4)])
 def test_only_a_qlora_base_has_four_bits(monkeypatch, adapter, bits):
     monkeypatch.setattr('skillrl.llm.adapter.new_adapter', lambda *args: args)
@@ -235,7 +225,7 @@ def test_letters_beyond_latin_1_count():
     assert (_plain('É Ā-x'), _plain('ÿ')) == ('ā x', '')
 
 def test_batches_come_in_another_order_with_another_seed():
-    rows = [SimpleNamespace(prompt_ids=[0]*n) for n in range(12)]
+    rows = [StepRow([0]*n, [1]) for n in range(12)]
     drawn = [_length_batches(rows, 4, random.Random(seed)) for seed in range(9)]
     orders = [[[len(r.prompt_ids) for r in batch] for batch in batches] for batches in drawn]
     assert len({str(order) for order in orders}) > 1
@@ -248,7 +238,7 @@ def test_a_price_is_two_numbers(tmp_path, prices):
         builders.build_ledger(SimpleNamespace(prices=str(tmp_path/'usd.json'), budget_usd=0.))
 
 def test_rows_are_cut_where_one_more_would_be_too_much():
-    rows = [SimpleNamespace(length=n) for n in (3, 3, 3, 4)]
+    rows = [StepRow([0]*n, [1]) for n in (2, 2, 2, 3)]
     assert [len(cut) for cut in micro_batches(rows, 9)] == [3, 1]
 
 @pytest.mark.parametrize('path, alike', [('Tea › Green › Leaf', True), ('Tea › Black', False)])

@@ -1,12 +1,11 @@
-"""Rows that are read as one tree: the same log-probs, gradients and replies, whatever the model"""
+"""Conversations: the same log-probs, gradients and replies as row by row, whatever the model"""
 import random
 import pytest, torch
 import transformers as hf
 from skillrl.llm.reply import GrownPrompt
 from skillrl.llm.decoding import chunked_logps
-from skillrl.llm.local import Policy, word_tokenizer
+from skillrl.llm.local import _FAMILIES, Policy, has_plain_layers, word_tokenizer
 from skillrl.llm.placement import checkpoint_gradients
-from skillrl.llm.prefixes import _TREE_FAMILIES, prefix_tree, share_prefixes, shares_prefixes
 
 SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, head_dim=8, max_position_embeddings=256, pad_token_id=None)
@@ -19,12 +18,6 @@ def fresh(family, seed=0):
     config = CONFIGS[family](vocab_size=len(TOKENIZER), initializer_range=.2, **SIZES)
     return Policy(hf.AutoModelForCausalLM.from_config(config).eval(), TOKENIZER)
 
-def pair(family):
-    "One policy that reads rows, and one with the same weights that reads trees"
-    usual, shared = fresh(family), fresh(family)
-    share_prefixes(shared.model)
-    return usual, shared
-
 def conversations(rng, n=3, turns=4):
     "Prompts and replies of episodes of one task, each prompt the one before and more"
     first = [rng.randrange(4, 44) for _ in range(9)]
@@ -35,23 +28,35 @@ def conversations(rng, n=3, turns=4):
             yield prompt, reply
             prompt = prompt + reply + [rng.randrange(4, 44) for _ in range(rng.randint(1, 5))]
 
-def gradient(policy, prompts, replies):
-    lp, mask = policy.logps(prompts, replies)
+def gradient(policy, prompts, replies, together=True):
+    "Log-probs and their gradient; or of each row on its own"
     policy.model.zero_grad()
-    (lp.exp()*mask).sum().backward()
+    rows = [(prompts, replies)] if together else [([p], [r]) for p, r in zip(prompts, replies)]
+    lps = []
+    for some in rows:
+        lp, mask = policy.logps(*some)
+        (lp.exp()*mask).sum().backward()
+        lps += [row[m > 0].detach() for row, m in zip(lp, mask)]
     grads = [p.grad.flatten() for p in policy.model.parameters() if p.grad is not None]
-    return (lp*mask).detach(), torch.cat(grads)
+    return torch.cat(lps), torch.cat(grads)
 
 def test_every_family_is_tested():
-    assert set(CONFIGS) == set(_TREE_FAMILIES)
+    assert set(CONFIGS) == set(_FAMILIES)
 
 @pytest.mark.parametrize('family', CONFIGS)
-def test_a_tree_gives_the_log_probs_and_gradients_of_rows(family):
-    usual, shared = pair(family)
+def test_a_conversation_gives_the_log_probs_and_gradients_of_its_rows(family):
+    policy, lengths = fresh(family), []
     prompts, replies = zip(*conversations(random.Random(0)))
-    expected, got = gradient(usual, prompts, replies), gradient(shared, prompts, replies)
+    expected = gradient(policy, prompts, replies, together=False)
+    forward = policy.model.get_decoder().forward
+    def noting(input_ids, **kw):
+        lengths.append(input_ids.shape)
+        return forward(input_ids=input_ids, **kw)
+    policy.model.get_decoder().forward = noting
+    got = gradient(policy, prompts, replies)
     torch.testing.assert_close(got[0], expected[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(got[1], expected[1], atol=1e-5, rtol=1e-4)
+    assert lengths == [(3, max(len(p + r) for p, r in zip(prompts, replies)))]
 
 @pytest.mark.parametrize('family', CONFIGS)
 def test_what_was_read_is_gone_on_from(family):
@@ -89,35 +94,22 @@ def test_a_prompt_that_does_not_go_on_is_refused():
         with pytest.raises(ValueError, match='does not go on'):
             GrownPrompt(prompt, r)
 
-def test_a_tree_has_as_many_nodes_as_there_are_beginnings():
-    rng = random.Random(3)
-    for _ in range(50):
-        rows = [[rng.randrange(3) for _ in range(rng.randint(1, 8))] for _ in range(rng.randint(1, 12))]
-        tree = prefix_tree(rows)
-        beginnings = {tuple(row[:n]) for row in rows for n in range(1, len(row) + 1)}
-        assert len(tree.ids) == len(beginnings)
-        assert [[tree.ids[node] for node in path] for path in tree.paths] == rows
-
-def test_layers_that_keep_nothing_for_backward_read_the_tree_again():
+def test_layers_that_keep_nothing_for_backward_read_a_conversation_again():
     "Gradient checkpointing runs a layer a second time while gradients are computed"
-    usual, shared = pair('qwen3')
+    policy = fresh('qwen3')
     prompts, replies = zip(*conversations(random.Random(5)))
-    expected = gradient(usual, prompts, replies)
-    checkpoint_gradients(shared.model)
-    torch.testing.assert_close(gradient(shared, prompts, replies)[1], expected[1], atol=1e-5, rtol=1e-4)
+    expected = gradient(policy, prompts, replies)
+    checkpoint_gradients(policy.model)
+    torch.testing.assert_close(gradient(policy, prompts, replies)[1], expected[1], atol=1e-5, rtol=1e-4)
 
-def test_sharing_is_copied_with_a_policy_and_not_saved(tmp_path):
-    usual, shared = pair('llama')
-    assert shares_prefixes(shared.frozen_copy().model)
-    files = [{p.name: p.read_bytes() for p in policy.save(tmp_path/name).iterdir()}
-             for policy, name in ((usual, 'usual'), (shared, 'shared'))]
-    assert files[0] == files[1]
-    assert not shares_prefixes(Policy.load(tmp_path/'shared').model)
-
-def test_a_model_with_another_way_to_look_back_is_refused():
+def test_a_model_with_another_way_to_look_back_reads_row_by_row():
     config = hf.MistralConfig(vocab_size=len(TOKENIZER), sliding_window=4, **SIZES)
-    with pytest.raises(ValueError, match='cannot read rows as a tree'):
-        share_prefixes(hf.AutoModelForCausalLM.from_config(config))
+    torch.manual_seed(0)
+    policy = Policy(hf.AutoModelForCausalLM.from_config(config).eval(), TOKENIZER)
+    assert not has_plain_layers(policy.model)
+    prompts, replies = zip(*conversations(random.Random(0)))
+    expected = gradient(policy, prompts, replies, together=False)
+    torch.testing.assert_close(gradient(policy, prompts, replies)[0], expected[0], atol=1e-5, rtol=1e-5)
 
 def test_a_large_vocabulary_is_scored_in_pieces(monkeypatch):
     "The scores of a policy of 44 words, were 100 of them too many to hold"

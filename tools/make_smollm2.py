@@ -10,7 +10,7 @@ the others show what a bank might say. The model learns to write the command alo
 offer, and no row is seen twice. 25,600 rows of 350 tokens take two minutes on an H100, and hours on a CPU.
 """
 import argparse, random
-from itertools import islice
+from itertools import chain, islice
 from make_base import TRUST, share
 from mixture import episodes, way_episodes
 from multiprocessing import get_context
@@ -25,9 +25,11 @@ from skillrl.llm.placement import load_tokenizer
 from skillrl.training.builders import build_placement
 from skillrl.training.sft import FullOptions, encode_rows, full_sft
 
-PASS = 1024 # Rows drawn together, from which batches of like length are made
+PASS = 256 # Rows drawn together
 SHOWN = dict(home=.9, scattered=.1)
-TOKENS = 32_768 # In a forward pass at most
+TOKENS = 4_096 # In a forward pass at most
+MAX_STEPS = 20
+AGENT = AgentConfig(reply='action', decode='admissible', conversation='appended')
 
 class Reader:
     "What encodes rows, without weights"
@@ -48,8 +50,8 @@ def shown(number):
         return [rng.choice(admissible)] if rng.random() < .1 else []
     def kept(thought, action):
         return thought not in DECISIVE.values() and rng.random() < share(thought, action) # Else not on offer
-    for e in way_episodes(name, rng) if number % 2 else episodes(SHOWN, name, rng):
-        e.agent = AgentConfig(reply='action')
+    for e in chain.from_iterable(zip(way_episodes(name, rng), episodes(SHOWN, name, rng))):
+        e.agent, e.env.max_steps = AGENT, MAX_STEPS
         if rng.random() < .25:
             e.skills = places_to_look_at(e.game, rng)
         yield from demonstrated(e, AlfworldExpert(e.start().task, rng, TRUST), strays, kept)
@@ -61,7 +63,7 @@ def encoded(job):
 
 def main(policy, out, steps, batch, rate, jobs):
     folder = find_model(policy)
-    learner = load_policy(folder, build_placement(ModelConfig()))
+    learner = load_policy(folder, build_placement(ModelConfig(precision='bfloat16')))
     passes = -(-steps*batch//PASS)
     def told(step, loss):
         if step % 20 == 0:
@@ -75,10 +77,10 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--policy', default='smollm2', help='folder of a model, or one that was fetched')
     p.add_argument('--out', required=True)
-    p.add_argument('--steps', type=int, default=400, help='updates')
-    p.add_argument('--batch', type=int, default=64, help='rows of an update')
-    p.add_argument('--rate', type=float, default=4e-4, help='peak of the learning rate')
-    p.add_argument('--jobs', type=int, default=8, help='processes that make rows')
+    p.add_argument('--steps', type=int, default=240, help='updates')
+    p.add_argument('--batch', type=int, default=32, help='rows of an update')
+    p.add_argument('--rate', type=float, default=3e-4, help='peak of the learning rate')
+    p.add_argument('--jobs', type=int, default=1, help='processes that make rows')
     return p.parse_args()
 
 if __name__ == '__main__':

@@ -56,12 +56,15 @@ def demonstrated(episode:Episode, expert:object, strays:Callable, kept:Callable)
 
     `strays(action, admissible)` gives moves to make in its place, which are not taught; `kept(thought,
     action)` says whether a row is."""
+    prompt, said = episode.messages(), ''
     while not episode.done:
-        prompt = episode.messages()
         thought, action = expert.act(episode.admissible, episode.notes, episode.skills)
         moves = strays(action, episode.admissible)
+        said = write_reply(thought, action, episode.agent.reply)
         if not moves and kept(thought, action):
-            yield dict(prompt=prompt, completion=write_reply(thought, action, episode.agent.reply))
+            yield dict(prompt=prompt, completion=said)
         for move in moves or [action]:
             if not episode.done:
+                said = write_reply('', move, episode.agent.reply) if moves else said
                 episode.act(move)
+                prompt = episode.messages(asked=prompt, said=said)

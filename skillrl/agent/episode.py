@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from fastcore.basics import patch
 from typing import Any
-from .contract import FIRST, one_line, parse_reply, require_readable, write_reply
-from .prompt import Limits, plain_lines, PromptContext, step_messages
+from .contract import FIRST, parse_reply, require_readable, write_reply
+from .prompt import Limits, PromptContext, step_messages, turn_message
 from ..core.config import AgentConfig
 from ..core.trajectory import score_of, Step, Trajectory
 from ..envs.base import World, world as find_world
@@ -81,16 +81,18 @@ def start(self:Episode)->Episode: # EpisodeError if the environment fails
     self.started = True
     return self
 
+# %% ../../nbs/03_agent.episode.ipynb #c0417e07
 @patch
 def messages(self:Episode,
     history_length:int|None=None, # Past steps to show; the config's if left out
     usual:str='ours',             # Wording of a prompt that is `auto`, as `step_messages` takes it
+    **before:Any,                 # `asked` and `said` of a `PromptContext`
 )->list[dict[str, str]]:
     "The prompt for the next step"
     self.start()
     agent = self.agent if history_length is None else replace(self.agent, history_length=history_length)
     context = PromptContext(self.task, self.observation, self.admissible or (), self.history, self.skills,
-                            self.notes, self.first)
+                            self.notes, self.first, **before)
     prompt = step_messages(context, agent, self.world, usual)
     if usual == 'chat' and hasattr(self.env, 'tools'):
         prompt[-1]['tools'] = self.env.tools
@@ -136,7 +138,6 @@ class StepRow:
     valid:bool = True    # Whether the reply was an admissible action
     allowed:Any = None   # `NextTokens` for each token; None if anything could come
     advantage:float|None = field(default=None, repr=False) # What RL credits it with
-    reference:list[float]|None = field(default=None, repr=False) # Log-probs under the reference, once read
     length = property(lambda self: len(self.prompt_ids) + len(self.reply_ids)) # Tokens of both
 
 @patch
@@ -206,11 +207,13 @@ def demonstrate(
 )->tuple[Trajectory, list[dict]]: # And rows of `prompt` and `completion`
     "Let an expert play `episode` to its end"
     rows = []
+    prompt, said = (), ''
     while not episode.done:
-        prompt = episode.messages()
+        prompt = episode.messages(asked=prompt, said=said)
         thought, action = expert.act(episode.admissible, episode.notes, episode.skills)
-        rows.append(dict(prompt=prompt, completion=write_reply(thought, action, episode.agent.reply)))
-        episode.play(rows[-1]['completion'])
+        said = write_reply(thought, action, episode.agent.reply)
+        rows.append(dict(prompt=prompt, completion=said))
+        episode.play(said)
     return episode.trajectory(), rows
 
 # %% ../../nbs/03_agent.episode.ipynb #caa14336
@@ -232,8 +235,9 @@ def _prompt(episode, policy, limit):
     count = getattr(policy, 'count', len)
     if episode.last:
         asked, reply = episode.last
-        lines = plain_lines(episode.observation, episode.admissible, (), 0)
-        grown = next_prompt(policy, reply, asked, '\n'.join(map(one_line, lines)))
+        named = episode.agent.decode == 'free' or hasattr(policy, 'chat')
+        turn = turn_message(episode.observation, episode.admissible if named else ())
+        grown = next_prompt(policy, reply, asked, turn)
         if limit is None or count(grown) <= limit:
             return grown
     ids = _fitted(episode, policy, limit)

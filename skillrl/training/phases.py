@@ -85,13 +85,16 @@ def _sft_rows(t, retriever, thoughts, config):
     skills = render(retriever.retrieve(t.task)) if retriever else []
     first = t.steps[0].observation
     past, rows = [], []
+    prompt, said = (), ''
     for i, (step, observation, notes) in enumerate(replay(t, w.notes)):
-        context = PromptContext(t.task, step.observation, step.admissible, past, skills, notes, first)
+        context = PromptContext(t.task, step.observation, step.admissible, past, skills, notes, first,
+                                prompt, said)
+        prompt = step_messages(context, config.agent, w)
+        thought, form = thoughts[i] if thoughts else None, config.agent.reply
+        keeps = thought is None and form == 'think+action'
+        said = step.reply if keeps else write_reply(thought or '', step.action, form)
         if step.ok:
-            thought, form = thoughts[i] if thoughts else None, config.agent.reply
-            keeps = thought is None and form == 'think+action'
-            said = step.reply if keeps else write_reply(thought or '', step.action, form)
-            rows.append(dict(prompt=step_messages(context, config.agent, w), completion=said))
+            rows.append(dict(prompt=prompt, completion=said))
         past.append((step.action, observation))
     return rows
 
@@ -382,7 +385,7 @@ def train_in_suite(
     def bank_of(suite:Any)->SkillBank|None:
         return rounds[-1][0] if rounds else bank
     n = config.rl.iterations
-    trainer = GRPOTrainer(policy, config.rl, shares=config.agent.conversation=='appended')
+    trainer = GRPOTrainer(policy, config.rl)
     for it in rl_iterations(trainer, [suite], bank_of, config, range(n), lambda suite: played):
         logs.append(it.log)
         new = [t for _, t in it.played]

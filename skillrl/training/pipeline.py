@@ -256,8 +256,7 @@ def _trainer(p):
     last = p.run.path/folders.get('policy', folders['reference'])
     if c.model.engine_api_base:
         return GRPOTrainer(build_rl_policy(c, last), c.rl, p.policy('before'))
-    start = build_rl_policy(c, p.run.path/folders['reference'])
-    trainer = GRPOTrainer(start, c.rl, shares=c.agent.conversation == 'appended')
+    trainer = GRPOTrainer(build_rl_policy(c, p.run.path/folders['reference']), c.rl)
     if 'policy' in folders:
         trainer.restore(last)
     return trainer
