@@ -275,9 +275,9 @@ def test_a_pass_has_no_more_rows_than_a_minibatch():
     small, large = shape_of(data_path('base')), shape_of('smollm2')
     assert at_once(small, config.rl, config.sft, Batch(1, 80, 20))[0].rows == 8
     assert at_once(small, config.rl, replace(config.sft, batch_size=9), Batch(1, 80, 20))[0].rows == 9
-    assert at_once(large, config.rl, config.sft, Batch(1, 4000, 96))[0].rows == 2
+    assert at_once(large, config.rl, config.sft, Batch(1, 2000, 48))[0].rows == 2
     assert [batch.rows for batch in at_once(large, config.rl, config.sft, Batch(1, 10**6, 96))] == [1, 1]
-    assert [forward_tokens(n) for n in (10**8 - 1, 10**8)] == [65_536, 8_192]
+    assert [forward_tokens(n) for n in (10**8 - 1, 10**8)] == [65_536, 4_096]
 
 def test_what_is_free_on_a_gpu_and_on_the_disk_has_to_suffice(monkeypatch):
     lengths, gpu = Batch(1, 80, 20), torch.cuda

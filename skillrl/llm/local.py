@@ -162,6 +162,20 @@ def _attended(mask, n, model):
     later = torch.ones(n, mask.shape[1]).triu(mask.shape[1] - n + 1)
     return (mask[:, None, None] - 1 - later)*1e38 # Not infinite: a row of nothing but filling would be NaN
 
+# %% ../../nbs/340_llm.local.ipynb #880e2457
+def conversations(
+    prompts:Sequence[list[int]], # Ids; the turns of a conversation in order, one after the other
+    replies:Sequence[list[int]], # What followed each
+)->list[list[int]]: # Numbers of prompts
+    "Which prompts make one conversation, each beginning with the prompt and reply before"
+    groups, known = [], None
+    for i, (prompt, reply) in enumerate(zip(prompts, replies)):
+        if known is None or prompt[:len(known)] != known:
+            groups.append([])
+        groups[-1].append(i)
+        known = prompt + reply
+    return groups
+
 # %% ../../nbs/340_llm.local.ipynb #95a41745
 @patch
 @in_precision
@@ -194,20 +208,6 @@ def _reads_unmasked(model):
 def _token_logps(z, ids):
     "Log-probs (B,T) of `ids` under the scores `z` (B,T,V)"
     return z.log_softmax(-1).gather(-1, ids[..., None])[..., 0]
-
-# %% ../../nbs/340_llm.local.ipynb #880e2457
-def conversations(
-    prompts:Sequence[list[int]], # Ids; the turns of a conversation in order, one after the other
-    replies:Sequence[list[int]], # What followed each
-)->list[list[int]]: # Numbers of prompts
-    "Which prompts make one conversation, each beginning with the prompt and reply before"
-    groups, known = [], None
-    for i, (prompt, reply) in enumerate(zip(prompts, replies)):
-        if known is None or prompt[:len(known)] != known:
-            groups.append([])
-        groups[-1].append(i)
-        known = prompt + reply
-    return groups
 
 # %% ../../nbs/340_llm.local.ipynb #8371ec28
 @patch

@@ -152,7 +152,7 @@ _MOST_ROWS = 64       # Side by side
 
 def forward_tokens(parameters:int)->int: # Tokens of its rows, with what is filled up
     "How long a forward and backward pass may be for a model of so many parameters"
-    return 65_536 if parameters < 10**8 else 8_192
+    return 65_536 if parameters < 10**8 else 4_096
 
 def at_once(shape:Shape, rl:RLConfig, sft:SFTConfig, lengths:Batch)->tuple[Batch, Batch]:
     "So many rows of `lengths` as are in a forward and backward pass, and as are written side by side"
