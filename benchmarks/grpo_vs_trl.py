@@ -234,7 +234,8 @@ def compare_conversations(suites, config, report):
     raw, once = tokens_of(rows)
     report.line(f'a group of 8, {len(rows)} turns: {raw:,} tokens, {once:,} in conversations: '
                 f'{raw/once:.1f} (at least {SHARE_TARGET:g})', raw >= SHARE_TARGET*once)
-    policy, spent, found = base(), {}, {}
+    policy = base()
+    spent, found = {}, {}
     def both_passes(name, rows):
         lp, mask = policy.logps([r.prompt_ids for r in rows], [r.reply_ids for r in rows])
         (lp*mask).sum().backward()

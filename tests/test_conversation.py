@@ -9,6 +9,7 @@ from skillrl.llm.reply import between
 from skillrl.envs.base import world
 from skillrl.llm.local import Policy, Reply
 from skillrl.core.store import data_path
+from skillrl.training.phases import drawn_rows
 from skillrl.training.rl import GRPOTrainer
 from skillrl.training.sft import by_conversation, encode_rows, micro_batches, minibatches
 
@@ -70,6 +71,15 @@ def test_rows_of_a_micro_batch_fill_no_more_tokens_than_allowed():
     for chunk in chunks:
         area = len(chunk)*max(len(r.prompt_ids) + 3 for r in chunk)
         assert area <= 500 or len(chunk) == 1
+
+def test_conversations_are_drawn_whole():
+    def turn(name, i):
+        return dict(prompt=[f'{name} {k}' for k in range(2*i + 2)], completion='')
+    talks = [[turn(name, i) for i in range(3)] for name in 'ab']
+    rows = [row for talk in talks for row in talk]
+    orders = [drawn_rows(rows, SkillRLConfig(seed=seed)) for seed in range(5)]
+    assert rows in orders and talks[1] + talks[0] in orders
+    assert all(order in (rows, talks[1] + talks[0]) for order in orders)
 
 def test_a_micro_batch_counts_a_conversation_once(base):
     rows = [row for e in played(base) for row in e.rows]

@@ -132,7 +132,7 @@ def test_each_round_goes_on_from_the_bank_of_the_round_before(policy, monkeypatc
 
 def trainer(algorithm='grpo'):
     t = rl.GRPOTrainer.__new__(rl.GRPOTrainer)
-    t.config, t.shares = CONFIG.merged({'rl.algorithm': algorithm}).rl, False
+    t.config, t.tokens = CONFIG.merged({'rl.algorithm': algorithm}).rl, 100
     return t
 
 @pytest.mark.parametrize('algorithm, total', [('grpo', 4), ('dr_grpo', 2)])

@@ -144,12 +144,19 @@ def demonstrations(
 
 # %% ../../nbs/615_training.phases.ipynb #188f254e
 def drawn_rows(
-    rows:list,
+    rows:list[dict], # `prompt` and `completion`
     config:SkillRLConfig,
-)->list:
-    "As many of `rows` as `sft.num_examples` asks for, in random order; 0 asks for all"
-    n = min(len(rows), config.sft.num_examples or len(rows))
-    return random.Random(config.seed).sample(rows, n)
+)->list[dict]:
+    "As many of `rows` as `sft.num_examples` asks for, conversations in random order; 0 asks for all"
+    talks, known = [], None
+    for r in rows:
+        grown = known is not None and len(r['prompt']) > len(known) and r['prompt'][:len(known)] == known
+        if not grown:
+            talks.append([])
+        talks[-1].append(r)
+        known = r['prompt']
+    drawn = random.Random(config.seed).sample(talks, len(talks))
+    return [r for talk in drawn for r in talk][:config.sft.num_examples or None]
 
 # %% ../../nbs/615_training.phases.ipynb #3aa63537
 def fine_tune(
