@@ -35,12 +35,12 @@ BOUNDS = {
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside. Proofs,
 # sessions and MCP came to 22,937 lines; ways, what finds them and what notices a change may add 800
 WHOLE = {
-    'code lines': 23_736,                       # 23,737
-    'tokens': 213_510,                          # 213,633, nine a line
-    'modules': 117,                             # 117
-    'notebooks': 122,                           # 125
+    'code lines': 23_640,                       # 23,737
+    'tokens': 212_450,                          # 213,633, nine a line
+    'modules': 116,                             # 117
+    'notebooks': 121,                           # 125
     'modules in the root': 1,                   # 2
-    'exported names': 797,                      # 800
+    'exported names': 796,                      # 800
     'modules under 60 lines': 1,                # 8
     'modules that one other imports': 23,       # 30
     'names of two modules': 0,                  # 0
