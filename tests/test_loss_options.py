@@ -148,13 +148,7 @@ def test_the_settings_reach_the_loss(settings, options):
     want = naive_loss(lp.tolist(), old.tolist(), ref.tolist(), ADV.tolist(), LENGTHS, options)
     assert trainer.loss(rows)[0].item() == pytest.approx(want, rel=1e-5)
 
-def test_what_the_reference_said_once_is_not_asked_again():
-    trainer, rows, (_, _, ref) = trainer_and_rows()
-    read = trainer.loss(rows)[0].item()
-    for i, (row, n) in enumerate(zip(rows, LENGTHS)):
-        row.reference = ref[i, :n].tolist()
-    trainer.reference = None
-    assert trainer.loss(rows)[0].item() == pytest.approx(read)
+def test_a_loss_of_another_kind_is_refused():
     with pytest.raises(ValueError, match="loss_type is 'mug'"):
         grpo_loss(*[torch.ones(1, 1)]*3, torch.ones(1), torch.ones(1, 1), LossOptions(loss_type='mug'))
 
