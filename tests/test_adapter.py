@@ -9,6 +9,7 @@ from skillrl.core.config import RLConfig, SkillRLConfig
 from skillrl.llm.adapter import AdapterPolicy, load_base, load_policy, merge_adapter, new_adapter
 from skillrl.llm.local import Policy, word_tokenizer
 from skillrl.llm.placement import Placement
+from skillrl.core.store import write_json
 from skillrl.training.phases import fine_tune
 from skillrl.training.pipeline import train
 from skillrl.training.rl import GRPOTrainer
@@ -202,6 +203,15 @@ def test_an_adapter_of_another_shape_is_not_restored(bases, tmp_path):
     other = GRPOTrainer(new_adapter(bases['llama'], rank=2), RL)
     with pytest.raises(ValueError, match='resume with the settings it was begun with'):
         other.policy.restore(folder)
+
+def test_a_base_may_be_a_model_that_is_fetched(bases, tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    folder = new_adapter(bases['llama']).save(tmp_path/'a')
+    write_json(folder/'base.json', dict(base='smollm2', bits=0))
+    with pytest.raises(FileNotFoundError, match='run skillrl fetch smollm2'):
+        load_policy(folder)
+    fetched = shutil.copytree(bases['llama'], tmp_path/'skillrl'/'models'/'smollm2')
+    assert load_policy(folder).base == str(fetched)
 
 def test_a_base_that_is_gone_is_named(bases, tmp_path):
     folder = learner(bases['llama']).policy.save(tmp_path/'a')

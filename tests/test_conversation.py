@@ -74,7 +74,8 @@ def test_rows_of_a_micro_batch_fill_no_more_tokens_than_allowed():
 
 def test_conversations_are_drawn_whole():
     def turn(name, i):
-        return dict(prompt=[f'{name} {k}' for k in range(2*i + 2)], completion='')
+        said = [dict(role=('user', 'assistant')[k%2], content=f'{name} {k}') for k in range(2*i + 2)]
+        return dict(prompt=said[:-1], completion=said[-1]['content'])
     talks = [[turn(name, i) for i in range(3)] for name in 'ab']
     rows = [row for talk in talks for row in talk]
     orders = [drawn_rows(rows, SkillRLConfig(seed=seed)) for seed in range(5)]

@@ -12,20 +12,23 @@ and 7 GB; the weights are saved every 20 updates.
 """
 import argparse, random
 from itertools import chain, count, islice
+from safetensors.torch import load_file, save_file
 from make_base import TRUST, share
 from mixture import episodes, way_episodes
 from pretraining import demonstrated
 from skillrl.core.config import AgentConfig, ModelConfig
+from skillrl.core.store import read_json, write_json
 from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.ways import DECISIVE
-from skillrl.llm.adapter import load_policy
+from skillrl.llm.adapter import new_adapter
 from skillrl.llm.models import find_model
 from skillrl.training.builders import build_placement
 from skillrl.training.sft import FullOptions, encode_rows, full_sft
 
 PASS = 256 # Rows drawn together
+RANK = 6   # Of the adapter: 1.8 M numbers
 SHOWN = dict(home=.9, scattered=.1)
-TOKENS = 4_096 # In a forward pass at most
+TOKENS = 2_048 # In a forward pass at most
 MAX_STEPS = 20
 AGENT = AgentConfig(reply='action', decode='admissible', conversation='appended')
 
@@ -47,24 +50,33 @@ def shown(number):
             e.skills = places_to_look_at(e.game, rng)
         yield from demonstrated(e, AlfworldExpert(e.start().task, rng, TRUST), strays, kept)
 
+def save(learner, base, out):
+    "Write the adapter in half precision, and its base by the name it was given; the folder"
+    folder = learner.save(out)
+    file = folder/'adapter_model.safetensors'
+    save_file({name: numbers.half() for name, numbers in load_file(file).items()}, file, {'format': 'pt'})
+    for file, key in ('adapter_config.json', 'base_model_name_or_path'), ('base.json', 'base'):
+        write_json(folder/file, read_json(folder/file) | {key: base})
+    return folder
+
 def main(policy, out, steps, batch, rate):
-    learner = load_policy(find_model(policy), build_placement(ModelConfig(precision='bfloat16')))
+    learner = new_adapter(find_model(policy), RANK, 0, 0, build_placement(ModelConfig()))
     passes = count()
     def rows():
         return encode_rows(list(islice(shown(next(passes)), PASS)), learner)
     def told(step, loss):
         if step % 20 == 19:
-            print(f'update {step + 1} of {steps}: loss {loss:.3f}, {learner.save(out)}', flush=True)
+            print(f'update {step + 1} of {steps}: loss {loss:.3f}, {save(learner, policy, out)}', flush=True)
     full_sft(rows, learner, FullOptions(steps, rate, batch, 0, TOKENS), told)
-    learner.save(out)
+    save(learner, policy, out)
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--policy', default='smollm2', help='folder of a model, or one that was fetched')
-    p.add_argument('--out', required=True)
-    p.add_argument('--steps', type=int, default=240, help='updates')
-    p.add_argument('--batch', type=int, default=32, help='rows of an update')
-    p.add_argument('--rate', type=float, default=3e-4, help='peak of the learning rate')
+    p.add_argument('--out', default='data/smollm2')
+    p.add_argument('--steps', type=int, default=320, help='updates')
+    p.add_argument('--batch', type=int, default=16, help='rows of an update')
+    p.add_argument('--rate', type=float, default=1e-3, help='peak of the learning rate')
     return p.parse_args()
 
 if __name__ == '__main__':

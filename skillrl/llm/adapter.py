@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from fastcore.basics import patch
 from .local import Policy, Reply
+from .models import find_model
 from .placement import checkpoint_gradients, load_model, load_tokenizer, Placement, quietly
 from ..core.store import atomic_folder, read_json, write_json
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def _base_of(folder):
         return read_json(Path(folder)/_CONFIG)['base_model_name_or_path'], 0
     known = read_json(file)
     base = known['base']
-    return os.path.abspath(Path(folder)/base) if base.startswith('..') else base, known['bits']
+    return os.path.abspath(Path(folder)/base) if base.startswith('..') else find_model(base), known['bits']
 
 @patch(cls_method=True)
 def load(cls:AdapterPolicy,

@@ -164,8 +164,8 @@ def _attended(mask, n, model):
 
 # %% ../../nbs/340_llm.local.ipynb #880e2457
 def conversations(
-    prompts:Sequence[list[int]], # Ids; the turns of a conversation in order, one after the other
-    replies:Sequence[list[int]], # What followed each
+    prompts:Sequence[list], # Ids, or messages; the turns of a conversation in order, one after the other
+    replies:Sequence[list], # What followed each
 )->list[list[int]]: # Numbers of prompts
     "Which prompts make one conversation, each beginning with the prompt and reply before"
     groups, known = [], None

@@ -148,15 +148,11 @@ def drawn_rows(
     config:SkillRLConfig,
 )->list[dict]:
     "As many of `rows` as `sft.num_examples` asks for, conversations in random order; 0 asks for all"
-    talks, known = [], None
-    for r in rows:
-        grown = known is not None and len(r['prompt']) > len(known) and r['prompt'][:len(known)] == known
-        if not grown:
-            talks.append([])
-        talks[-1].append(r)
-        known = r['prompt']
+    from skillrl.llm.local import conversations
+    said = [[dict(role='assistant', content=r['completion'])] for r in rows]
+    talks = conversations([r['prompt'] for r in rows], said)
     drawn = random.Random(config.seed).sample(talks, len(talks))
-    return [r for talk in drawn for r in talk][:config.sft.num_examples or None]
+    return [rows[i] for talk in drawn for i in talk][:config.sft.num_examples or None]
 
 # %% ../../nbs/615_training.phases.ipynb #3aa63537
 def fine_tune(
