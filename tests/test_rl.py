@@ -87,6 +87,18 @@ def test_grpo_climbs_partial_rewards(policy):
         trainer.learn(ten(seed), seed)
     assert prefers() > before + .5
 
+def test_without_a_penalty_nobody_reads_the_reference(policy):
+    group = tries()
+    rollout(group, policy, generator=torch.Generator().manual_seed(0))
+    weights = []
+    for coefficient in (1e-12, 0.):
+        trainer = GRPOTrainer(policy.frozen_copy(), RLConfig(kl_coeff=coefficient))
+        trainer.reference = trainer.reference if coefficient else None
+        trainer.policy.model.requires_grad_(True)
+        trainer.learn([group])
+        weights.append(torch.cat([p.flatten() for p in trainer.policy.model.parameters()]))
+    assert torch.allclose(*weights, atol=1e-6)
+
 @pytest.mark.parametrize('rewards,won,score', [([0, 1], True, 1), ([0, 0], True, 1), ([10], True, 1),
                                                ([.3, .4], False, .7), ([-1], False, 0), ([], False, 0)])
 def test_a_score_lies_between_0_and_1(rewards, won, score):

@@ -113,8 +113,10 @@ def loss(self:GRPOTrainer,
     "GRPO's loss on `chunk`"
     lp, mask = _read(self.policy, chunk)
     lp_old = _rectangle([r.logprobs for r in chunk], lp)
-    with torch.no_grad():
-        lp_ref, _ = _read(self.reference, chunk)
+    lp_ref = lp.detach()
+    if self.config.kl_coeff: # Else nobody asks what it would say
+        with torch.no_grad():
+            lp_ref, _ = _read(self.reference, chunk)
     adv = torch.tensor([r.advantage for r in chunk], device=lp.device)
     return grpo_loss(lp, lp_old, lp_ref, adv, mask, _loss_options(self.config), total)
 
