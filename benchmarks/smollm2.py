@@ -7,6 +7,11 @@ DIR holds what `tools/make_smollm2.py` made of smollm2. For each seed this is `s
 are shown to the policy from before RL, on the same games. `--jobs` runs so many seeds side by side, and
 `--only SEED` one of them. `--smoke` plays few and short episodes.
 
+    python benchmarks/smollm2.py --read RUN... --reader DIR [--save data/smollm2_banks.json]
+
+The reader, as it is, with the banks of each RUN, which a policy of another size has made: what
+`skillrl train --seed SEED --output RUN` has left. Written after each condition, and gone on with.
+
     python benchmarks/smollm2.py --desk RUN... [--save data/smollm2_desk.json]
 
 Each RUN is what `skillrl train --env benchmarks/desk.py:Owners --policy smollm2 --config
@@ -15,13 +20,14 @@ configs/smollm2_desk.yaml --seed SEED --output RUN` has left. Banks are held aga
 import argparse, json, subprocess, sys, time
 from pathlib import Path
 from desk import usual
-from learning import as_won, curve, read_run, SMOKE, total
-from skillrl.core.config import load_config
+from learning import as_won, curve, read_run, SMOKE, split_of, total
+from skillrl.core.config import load_config, settings_in
 from skillrl.core.runfolder import RunFolder
 from skillrl.core.stats import clustered_gain, clustered_rate
 from skillrl.core.store import JsonlLog, atomic_write, read_json, write_json
 from skillrl.core.tables import row_name
 from skillrl.skills.bank import SkillBank, version_path, versions
+from skillrl.training.builders import build_local_policy
 from skillrl.training.pipeline import _MAKES, Pipeline, _play_condition, train
 
 CONFIG = Path(__file__).parents[1]/'configs'/'smollm2_households.yaml'
@@ -68,12 +74,50 @@ def gain(rows, a, b):
     pairs = zip(games_of(rows, a), games_of(rows, b), strict=True)
     return clustered_gain([[y - x for x, y in zip(*pair, strict=True)] for pair in pairs])
 
-def told(rows):
-    "Rates and differences on goals that nobody has practised"
+def told(rows, pairs):
+    "Rates under each condition, and differences of `pairs`"
     for name in rows[0]['test']:
         print(f'{name}: {clustered_rate(games_of(rows, name))}')
-    for a, b in PAIRS:
-        print(f'{b} minus {a}: {gain(rows, a + ", new", b + ", new")}')
+    for a, b in pairs:
+        print(f'{b} minus {a}: {gain(rows, a, b)}')
+
+READ = ['no bank', 'wrong evolved bank', 'bank', 'evolved bank']
+READ_PAIRS = [('no bank', 'evolved bank'), ('bank', 'evolved bank'), ('no bank', 'bank'),
+              ('no bank', 'wrong evolved bank')]
+
+def reading(folder, reader):
+    "The finished run in `folder`, read by the model in `reader`"
+    own = load_config(folder/'config.json')
+    acts = {path: value for path, value in settings_in(CONFIG).items()
+            if path.startswith(('agent', 'model', 'retrieval'))}
+    config = own.merged(acts | {'model.checkpoint': reader})
+    with RunFolder(folder, None, True, False, _MAKES) as run:
+        p = Pipeline(run, config=config)
+    p.policy = {'after': build_local_policy(config)}.get
+    return p
+
+def read_row(folder, reader, row):
+    "Goals that nobody has practised, under one condition after the other; `row` after each"
+    p = reading(folder, reader)
+    for what in READ:
+        if what not in row['test']:
+            begun = time.time()
+            played = _play_condition(p, 'after', what, split_of(p))
+            row['test'][what] = as_won((t.metadata['suite'], t.success) for t in played)
+            print(f'seed {row["seed"]}: {what}, {time.time() - begun:.0f} s', flush=True)
+            yield row
+
+def read(a):
+    "What the model wins with banks that another policy has made, over seeds"
+    kept = read_json(Path(a.save))['seeds'] if a.save and Path(a.save).exists() else []
+    rows = {row['seed']: row for row in kept}
+    for folder in map(Path, a.read):
+        seed = load_config(folder/'config.json').seed
+        row = rows.setdefault(seed, dict(seed=seed, test={}))
+        for _ in read_row(folder, a.reader, row):
+            if a.save:
+                atomic_write(Path(a.save), json.dumps(dict(seeds=list(rows.values())), indent=1) + '\n')
+    told(list(rows.values()), READ_PAIRS)
 
 def sentences(bank, name):
     "What a desk's `bank` says now of owners, and how much of it is so on most days"
@@ -94,10 +138,7 @@ def desk(runs, save):
     rows = [desk_row(Path(run)) for run in runs]
     if save:
         atomic_write(Path(save), json.dumps(dict(seeds=rows), indent=1) + '\n')
-    for name in rows[0]['test']:
-        print(f'{name}: {clustered_rate(games_of(rows, name))}')
-    for a, b in DESK_PAIRS:
-        print(f'{b} minus {a}: {gain(rows, a, b)}')
+    told(rows, DESK_PAIRS)
     for row in rows:
         said, true = (sum(found[what] for found in row['banks'].values()) for what in ('said', 'true'))
         print(f'seed {row["seed"]}: {true} of {said} sentences are so')
@@ -105,6 +146,8 @@ def desk(runs, save):
 def main(a):
     if a.desk:
         return desk(a.desk, a.save)
+    if a.read:
+        return read(a)
     runs = Path(a.runs)
     if a.only is not None:
         return play_seed(runs/str(a.only), a.reader, a.only, a.smoke)
@@ -118,12 +161,13 @@ def main(a):
     rows = [seed_row(runs/str(seed)) for seed in todo if (runs/f'{seed}.json').exists()]
     if a.save:
         atomic_write(Path(a.save), json.dumps(dict(env='alfworld', seeds=rows), indent=1) + '\n')
-    told(rows)
+    told(rows, [(f'{a}, new', f'{b}, new') for a, b in PAIRS])
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--desk', metavar='RUN', nargs='+')
-    p.add_argument('--reader', metavar='DIR')
+    p.add_argument('--read', metavar='RUN', nargs='+')
+    p.add_argument('--reader', metavar='DIR', default='data/smollm2')
     p.add_argument('--runs', metavar='DIR', help='keep runs here, and go on from there')
     p.add_argument('--seeds', type=int, default=3)
     p.add_argument('--jobs', type=int, default=1)

@@ -10,7 +10,7 @@ from skillrl.core.trajectory import Step, Trajectory
 from skillrl.envs.webshop.reward import _compare_kinds, _greedy_ratio, _plain, letter_nouns
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.trials import _Effect, _mean_effect
-from skillrl.llm.adapter import _base_of
+from skillrl.llm.adapter import base_of
 from skillrl.llm.decoding import MOST_SCORES
 from skillrl.training import builders, costs, phases, plan, rl
 from skillrl.training.builders import build_retriever
@@ -254,7 +254,7 @@ def test_a_tokenizer_of_another_kind_is_asked_for_its_template(monkeypatch):
 
 def test_an_adapter_that_others_wrote_says_nothing_of_bits(tmp_path):
     (tmp_path/'adapter_config.json').write_text('{"base_model_name_or_path": "tea"}')
-    assert _base_of(tmp_path) == ('tea', 0)
+    assert base_of(tmp_path) == ('tea', 0)
 
 def test_a_run_without_evolution_asks_no_questions_of_rounds():
     still = {'model.teacher_model_id': 'wise', 'evolution.validation_interval': 0}

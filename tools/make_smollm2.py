@@ -12,6 +12,8 @@ and 7 GB; the weights are saved every 20 updates.
 """
 import argparse, random
 from itertools import chain, count, islice
+from pathlib import Path
+from statistics import fmean
 from safetensors.torch import load_file, save_file
 from make_base import TRUST, share
 from mixture import episodes, way_episodes
@@ -20,7 +22,7 @@ from skillrl.core.config import AgentConfig, ModelConfig
 from skillrl.core.store import read_json, write_json
 from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.ways import DECISIVE
-from skillrl.llm.adapter import new_adapter
+from skillrl.llm.adapter import is_adapter, load_policy, new_adapter
 from skillrl.llm.models import find_model
 from skillrl.training.builders import build_placement
 from skillrl.training.sft import FullOptions, encode_rows, full_sft
@@ -29,7 +31,8 @@ PASS = 256 # Rows drawn together
 RANK = 6   # Of the adapter: 1.8 M numbers
 SHOWN = dict(home=.9, scattered=.1)
 TOKENS = 2_048 # In a forward pass at most
-MAX_STEPS = 20
+MAX_STEPS = 14
+BLIND = .2 # Of the rows of blind search, of which few are kept anyway
 AGENT = AgentConfig(reply='action', decode='admissible', conversation='appended')
 
 def places_to_look_at(game, rng):
@@ -43,15 +46,25 @@ def shown(number):
     def strays(action, admissible):
         return [rng.choice(admissible)] if rng.random() < .1 else []
     def kept(thought, action):
-        return thought not in DECISIVE.values() and rng.random() < share(thought, action) # Else not on offer
+        if thought in DECISIVE.values(): # Not on offer
+            return False
+        hinted = ' in ' in thought or not any(word in thought for word in ('search', 'find'))
+        return rng.random() < share(thought, action)*(1 if hinted else BLIND)
     for e in chain.from_iterable(zip(way_episodes(name, rng), episodes(SHOWN, name, rng))):
         e.agent, e.env.max_steps = AGENT, MAX_STEPS
-        if rng.random() < .25:
+        if rng.random() < .1:
             e.skills = places_to_look_at(e.game, rng)
         yield from demonstrated(e, AlfworldExpert(e.start().task, rng, TRUST), strays, kept)
 
+def begun(policy):
+    "The adapter in the folder `policy`, to go on with; a new one beside a model; and the name of its base"
+    placement = build_placement(ModelConfig())
+    if is_adapter(policy):
+        return load_policy(policy, placement), read_json(Path(policy)/'base.json')['base']
+    return new_adapter(find_model(policy), RANK, 0, 0, placement), policy
+
 def save(learner, base, out):
-    "Write the adapter in half precision, and its base by the name it was given; the folder"
+    "Write the adapter in half precision, and its base by name, wherever that lies here; the folder"
     folder = learner.save(out)
     file = folder/'adapter_model.safetensors'
     save_file({name: numbers.half() for name, numbers in load_file(file).items()}, file, {'format': 'pt'})
@@ -59,24 +72,28 @@ def save(learner, base, out):
         write_json(folder/file, read_json(folder/file) | {key: base})
     return folder
 
-def main(policy, out, steps, batch, rate):
-    learner = new_adapter(find_model(policy), RANK, 0, 0, build_placement(ModelConfig()))
-    passes = count()
+def main(policy, out, part, steps, batch, rate):
+    learner, base = begun(policy)
+    passes = count(1000*part)
     def rows():
         return encode_rows(list(islice(shown(next(passes)), PASS)), learner)
+    losses = []
     def told(step, loss):
+        losses.append(loss)
         if step % 20 == 19:
-            print(f'update {step + 1} of {steps}: loss {loss:.3f}, {save(learner, policy, out)}', flush=True)
+            save(learner, base, out)
+            print(f'update {step + 1} of {steps}: loss {fmean(losses[-20:]):.3f}', flush=True)
     full_sft(rows, learner, FullOptions(steps, rate, batch, 0, TOKENS), told)
-    save(learner, policy, out)
+    save(learner, base, out)
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument('--policy', default='smollm2', help='folder of a model, or one that was fetched')
+    p.add_argument('--policy', default='smollm2', help='a model, or the folder of an adapter to go on with')
     p.add_argument('--out', default='data/smollm2')
+    p.add_argument('--part', type=int, default=0, help='each has households of its own')
     p.add_argument('--steps', type=int, default=320, help='updates')
-    p.add_argument('--batch', type=int, default=16, help='rows of an update')
-    p.add_argument('--rate', type=float, default=1e-3, help='peak of the learning rate')
+    p.add_argument('--batch', type=int, default=16, help='rows of an update at least')
+    p.add_argument('--rate', type=float, default=3e-3, help='peak of the learning rate')
     return p.parse_args()
 
 if __name__ == '__main__':

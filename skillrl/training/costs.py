@@ -67,6 +67,9 @@ def shape_of(checkpoint:str|Path)->Shape: # ValueError where the sizes cannot be
     name = str(checkpoint)
     if name in _KNOWN and not Path(name).is_dir():
         return _KNOWN[name]
+    if (Path(name)/'adapter_config.json').is_file():
+        from skillrl.llm.adapter import base_of
+        return shape_of(base_of(name)[0])
     file = Path(find_model(name))/'config.json'
     if not file.is_file():
         raise ValueError(f'the sizes of {name!r} are not known: name a folder with config.json, '

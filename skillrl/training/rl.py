@@ -113,7 +113,7 @@ def loss(self:GRPOTrainer,
     "GRPO's loss on `chunk`"
     lp, mask = _read(self.policy, chunk)
     lp_old = _rectangle([r.logprobs for r in chunk], lp)
-    lp_ref = lp.detach()
+    lp_ref = lp
     if self.config.kl_coeff: # Else nobody asks what it would say
         with torch.no_grad():
             lp_ref, _ = _read(self.reference, chunk)
