@@ -5,6 +5,7 @@ import pytest, torch
 import transformers as tf
 from skillrl.agent.episode import StepRow
 from skillrl.training.builders import build_rl_policy
+from skillrl.training.costs import shape_of
 from skillrl.core.config import RLConfig, SkillRLConfig
 from skillrl.llm.adapter import AdapterPolicy, load_base, load_policy, merge_adapter, new_adapter
 from skillrl.llm.local import Policy, word_tokenizer
@@ -212,6 +213,7 @@ def test_a_base_may_be_a_model_that_is_fetched(bases, tmp_path, monkeypatch):
         load_policy(folder)
     fetched = shutil.copytree(bases['llama'], tmp_path/'skillrl'/'models'/'smollm2')
     assert load_policy(folder).base == str(fetched)
+    assert shape_of(folder) == shape_of(fetched)
 
 def test_a_base_that_is_gone_is_named(bases, tmp_path):
     folder = learner(bases['llama']).policy.save(tmp_path/'a')
