@@ -10,7 +10,8 @@ are shown to the policy from before RL, on the same games. `--jobs` runs so many
     python benchmarks/smollm2.py --read RUN... --reader DIR [--save data/smollm2_banks.json]
 
 The reader, as it is, with the banks of each RUN, which a policy of another size has made: what
-`skillrl train --seed SEED --output RUN` has left. Written after each condition, and gone on with.
+`skillrl train --seed SEED --output RUN` has left. What that policy, the maker, won is kept too. Written after
+each condition, and gone on with.
 
     python benchmarks/smollm2.py --desk RUN... [--save data/smollm2_desk.json]
 
@@ -81,7 +82,7 @@ def told(rows, pairs):
     for a, b in pairs:
         print(f'{b} minus {a}: {gain(rows, a, b)}')
 
-READ = ['no bank', 'wrong evolved bank', 'bank', 'evolved bank']
+READ = ['no bank', 'evolved bank', 'bank', 'wrong evolved bank']
 READ_PAIRS = [('no bank', 'evolved bank'), ('bank', 'evolved bank'), ('no bank', 'bank'),
               ('no bank', 'wrong evolved bank')]
 
@@ -99,6 +100,8 @@ def reading(folder, reader):
 def read_row(folder, reader, row):
     "Goals that nobody has practised, under one condition after the other; `row` after each"
     p = reading(folder, reader)
+    own = read_run(folder)['test']
+    row['maker'] = {what: own[row_name(f'after, {what}', split_of(p))] for what in READ}
     for what in READ:
         if what not in row['test']:
             begun = time.time()
