@@ -11,9 +11,9 @@ the others show what a bank might say. An episode is a conversation, in which th
 command alone, chosen among those on offer. It is saved every 20 updates; each part goes on from the adapter
 that it is given.
 
-The adapter in `data/smollm2` was made in three parts, 100 minutes on two cores and 5 GB: 160 updates at a rate
-of 1e-3 and 60 at 3e-3 with a quarter of such places, all rows of blind search and 20 steps an episode, then 140
-of 160 at 2.5e-3 as it is now.
+The adapter in `data/smollm2` was made in three parts, 100 minutes on two cores and 5 GB: 160 updates at a
+rate of 1e-3 and 60 at 3e-3 with a quarter of such places, all rows of blind search and 20 steps an episode,
+then 140 of 160 at 2.5e-3 as it is now.
 """
 import argparse, random
 from itertools import chain, count, islice
