@@ -69,13 +69,12 @@ def begun(policy):
     return new_adapter(find_model(policy), RANK, 0, 0, placement), policy
 
 def save(learner, base, out):
-    "Write the adapter in half precision, and its base by name, wherever that lies here; the folder"
+    "Write the adapter in half precision, and its base by name, wherever that lies here"
     folder = learner.save(out)
     file = folder/'adapter_model.safetensors'
     save_file({name: numbers.half() for name, numbers in load_file(file).items()}, file, {'format': 'pt'})
     for file, key in ('adapter_config.json', 'base_model_name_or_path'), ('base.json', 'base'):
         write_json(folder/file, read_json(folder/file) | {key: base})
-    return folder
 
 def main(policy, out, part, steps, batch, rate):
     learner, base = begun(policy)
