@@ -71,7 +71,7 @@ def test_what_was_read_is_gone_on_from(family):
         again = policy.generate([list(p) for p in prompts], generator=g[1], max_new_tokens=5)
         assert [r.token_ids for r in replies] == [r.token_ids for r in again]
         assert all(r.read is None for r in again)
-        assert [r.read[0][0].shape[1] for r in replies] == [
+        assert [r.read.n for r in replies] == [
             len(r.prompt_ids) + len(r.token_ids) - 1 for r in replies]
         prompts = [GrownPrompt(r.prompt_ids + r.token_ids + add(), r) for r in replies]
         prompts[turn] = GrownPrompt(add())
@@ -86,6 +86,18 @@ def test_only_new_tokens_are_read():
     policy.model.forward = noting
     policy.generate([GrownPrompt(r.prompt_ids + r.token_ids + [8, 9], r)], temperature=0, max_new_tokens=3)
     assert seen[0] == 3 # The last token of the reply, which nobody had read, and two new ones
+
+def test_two_replies_to_one_prompt_disturb_neither():
+    "What was read is written into by the first that goes on from it"
+    policy = fresh('qwen3')
+    (r,) = policy.generate([GrownPrompt([7]*50)], temperature=0, max_new_tokens=3)
+    ways = [GrownPrompt(r.prompt_ids + r.token_ids + [8, i], r) for i in (9, 20)]
+    first, other = (policy.generate([way], temperature=0, max_new_tokens=3)[0] for way in ways)
+    longer = GrownPrompt(first.prompt_ids + first.token_ids + [30], first)
+    together = policy.generate([longer, ways[1]], temperature=0, max_new_tokens=3)
+    afresh = policy.generate([list(longer), list(ways[1])], temperature=0, max_new_tokens=3)
+    assert [x.token_ids for x in together] == [x.token_ids for x in afresh]
+    assert together[1].token_ids == other.token_ids
 
 def test_a_prompt_that_does_not_go_on_is_refused():
     policy = fresh('qwen3')
