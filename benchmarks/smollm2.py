@@ -18,7 +18,7 @@ each condition, and gone on with.
 Each RUN is what `skillrl train --env benchmarks/desk.py:Owners --policy smollm2 --config
 configs/smollm2_desk.yaml --seed SEED --output RUN` has left. Banks are held against what the world knows.
 """
-import argparse, json, subprocess, sys, time
+import argparse, json, resource, subprocess, sys, time
 from pathlib import Path
 from desk import usual
 from learning import as_won, curve, read_run, SMOKE, split_of, total
@@ -55,16 +55,18 @@ def play_seed(folder, reader, seed, smoke):
         found = {split: as_won((t.metadata['suite'], t.success)
                                for t in _play_condition(p, *WITHOUT_RL.split(', '), split))
                  for split in p.test[0].tests}
-    write_json(file, dict(found=found, seconds=time.time() - begun))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*1024 # Linux counts KiB
+    write_json(file, dict(found=found, hours=(time.time() - begun)/3600, gigabytes=memory/1e9))
 
 def seed_row(folder):
     "What one seed won in each condition, and what that took"
     run = read_run(folder)
     test = run['test']
-    for split, found in read_json(folder.parent/f'{folder.name}.json')['found'].items():
+    own = read_json(folder.parent/f'{folder.name}.json')
+    for split, found in own.pop('found').items():
         test[row_name(WITHOUT_RL, split)] = found
     log = [m for m in JsonlLog(folder/'metrics.jsonl').read() if m['phase'] == 'rl']
-    return dict(seed=int(folder.name), **run, curve=curve(log, total(run, 'collect', 'train')))
+    return dict(seed=int(folder.name), **own, **run, curve=curve(log, total(run, 'collect', 'train')))
 
 def games_of(rows, name):
     "The games of each suite under a condition, 1 for one that was won"
