@@ -10,7 +10,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 # What is saved must not depend on the machine: one thread, one set of instructions, no optional data
-os.environ.update(IN_TEST='1', COLUMNS='100', OMP_NUM_THREADS='1', MKL_CBWR='AVX2', ATEN_CPU_CAPABILITY='avx2',
+os.environ.update(IN_TEST='1', COLUMNS='100', OMP_NUM_THREADS='1',
+                  MKL_CBWR='AVX2', ATEN_CPU_CAPABILITY='avx2',
                   MPLBACKEND='module://matplotlib_inline.backend_inline')
 for name in ('ALFWORLD_DATA', 'SKILLRL_REAL_DATA', 'OPENAI_API_KEY'):
     os.environ.pop(name, None)

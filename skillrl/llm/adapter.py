@@ -237,10 +237,11 @@ def load_policy(
 # %% ../../nbs/344_llm.adapter.ipynb #bcf215ce
 def merge_adapter(
     folder:str|Path, # Of an adapter
+    placement:Placement=Placement(),
 )->Policy: # Whole weights of 32 bits; FileNotFoundError if adapter or base is missing
     "The policy in `folder`, with the adapter added to the weights of its base as they were before rounding"
     from peft import PeftModel
     base, _ = base_of(folder)
     with _undisturbed():
         model = PeftModel.from_pretrained(load_base(base), str(folder)).merge_and_unload()
-    return Policy(model.requires_grad_(True).eval(), load_tokenizer(base))
+    return Policy(placement.put(model.requires_grad_(True).eval()), load_tokenizer(base))

@@ -60,14 +60,16 @@ def build_local_policy(
     config:SkillRLConfig,
     folder:str|Path|None=None, # With weights or their address; what the run starts from if left out
 )->Any: # A `Policy` or `TinkerPolicy`; FileNotFoundError, ValueError or ConnectionError if it cannot be had
-    "A policy with weights, which are on the Tinker server that the config names, if it names one"
-    from skillrl.llm.adapter import load_policy
+    "A policy that plays by weights, which are on the Tinker server that the config names, if it names one"
+    from skillrl.llm.adapter import base_of, is_adapter, load_policy, merge_adapter
     from skillrl.training.tinker import open_service, require_here, TinkerPolicy
     m, start = config.model, folder or starting_weights(config.model, config.env)
     if m.engine_api_base:
         service = open_service(m.engine_api_base, m.engine_api_key)
         return TinkerPolicy.open(service, start, m.engine_losses == 'mean', m.adapter_rank)
     require_here(start)
+    if is_adapter(start) and not base_of(start)[1]: # Two thin matrices beside each take a quarter longer
+        return merge_adapter(start, build_placement(m))
     return load_policy(start, build_placement(m))
 
 def build_policy(
@@ -87,7 +89,7 @@ def build_rl_policy(
     folder:str|Path|None=None, # What RL starts from; what the run starts from if left out
 )->Any: # A `Policy`; ValueError if it has an adapter that the config does not ask for
     "The policy that RL moves"
-    from skillrl.llm.adapter import is_adapter, new_adapter
+    from skillrl.llm.adapter import is_adapter, load_policy, new_adapter
     c = config.model
     if c.engine_api_base:
         return build_local_policy(config, folder)
@@ -96,7 +98,7 @@ def build_rl_policy(
         raise ValueError(f'{folder} holds an adapter, and with model.adapter none RL moves all weights: '
                          'set it to lora or qlora, or merge the adapter with skillrl export --format merged')
     if c.adapter == 'none' or is_adapter(folder):
-        return build_local_policy(config, folder)
+        return load_policy(folder, build_placement(c))
     bits = 4 if c.adapter == 'qlora' else 0
     return new_adapter(folder, c.adapter_rank, bits, config.seed, build_placement(c))
 
