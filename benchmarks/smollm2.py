@@ -84,7 +84,7 @@ def told(rows, pairs):
     for a, b in pairs:
         print(f'{b} minus {a}: {gain(rows, a, b)}')
 
-READ = ['no bank', 'evolved bank', 'bank', 'wrong evolved bank']
+READ = ['no bank', 'bank', 'evolved bank', 'wrong evolved bank']
 READ_PAIRS = [('no bank', 'evolved bank'), ('bank', 'evolved bank'), ('no bank', 'bank'),
               ('no bank', 'wrong evolved bank')]
 
