@@ -13,12 +13,20 @@ The reader, as it is, with the banks of each RUN, which a policy of another size
 `skillrl train --seed SEED --output RUN` has left. What that policy, the maker, won is kept too. Written after
 each condition, and gone on with.
 
+    python benchmarks/smollm2.py --learn RUN --reader DIR --out DIR [--save data/smollm2_rl.json]
+
+GRPO of the reader in the training households of RUN, with the banks that the other policy left there and that
+now stay as they are; `--out` keeps its iterations. Then the reader before and after it plays the test
+households. What is kept or saved is not done again.
+
     python benchmarks/smollm2.py --desk RUN... [--save data/smollm2_desk.json]
 
 Each RUN is what `skillrl train --env benchmarks/desk.py:Owners --policy smollm2 --config
 configs/smollm2_desk.yaml --seed SEED --output RUN` has left. Banks are held against what the world knows.
 """
 import argparse, json, resource, subprocess, sys, time
+from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from desk import usual
 from learning import as_won, curve, read_run, SMOKE, split_of, total
@@ -27,9 +35,12 @@ from skillrl.core.runfolder import RunFolder
 from skillrl.core.stats import clustered_gain, clustered_rate
 from skillrl.core.store import JsonlLog, atomic_write, read_json, write_json
 from skillrl.core.tables import row_name
+from skillrl.core.trajectory import Trajectory
 from skillrl.skills.bank import SkillBank, version_path, versions
-from skillrl.training.builders import build_local_policy
+from skillrl.training.builders import build_local_policy, build_rl_policy
+from skillrl.training.phases import rl_iterations
 from skillrl.training.pipeline import _MAKES, Pipeline, _play_condition, train
+from skillrl.training.rl import GRPOTrainer
 
 CONFIG = Path(__file__).parents[1]/'configs'/'smollm2_households.yaml'
 WITHOUT_RL = 'before, evolved bank'
@@ -84,33 +95,41 @@ def told(rows, pairs):
     for a, b in pairs:
         print(f'{b} minus {a}: {gain(rows, a, b)}')
 
+def save_rows(file, rows):
+    "Write `rows` to `file`, if there is to be one"
+    if file:
+        atomic_write(Path(file), json.dumps(dict(seeds=rows), indent=1) + '\n')
+
 READ = ['no bank', 'bank', 'evolved bank', 'wrong evolved bank']
 READ_PAIRS = [('no bank', 'evolved bank'), ('bank', 'evolved bank'), ('no bank', 'bank'),
               ('no bank', 'wrong evolved bank')]
 
 def reading(folder, reader):
-    "The finished run in `folder`, read by the model in `reader`"
+    "The finished run in `folder`, with a config by which the model in `reader` acts and learns"
     own = load_config(folder/'config.json')
     acts = {path: value for path, value in settings_in(CONFIG).items()
-            if path.startswith(('agent', 'model', 'retrieval'))}
-    config = own.merged(acts | {'model.checkpoint': reader})
+            if path.startswith(('agent', 'model', 'retrieval', 'rl'))}
+    config = own.merged(acts | {'model.checkpoint': reader, 'evolution.validation_interval': 0})
     with RunFolder(folder, None, True, False, _MAKES) as run:
-        p = Pipeline(run, config=config)
-    p.policy = {'after': build_local_policy(config)}.get
-    return p
+        return Pipeline(run, config=config)
+
+def played(p, when, what):
+    "What the policy of `when` wins of goals that nobody has practised"
+    begun = time.time()
+    found = _play_condition(p, when, what, split_of(p))
+    print(f'{when}, {what}: {time.time() - begun:.0f} s', flush=True)
+    return as_won((t.metadata['suite'], t.success) for t in found)
 
 def read_row(folder, reader, row):
-    "Goals that nobody has practised, under one condition after the other; `row` after each"
+    "The test households under one condition after the other; after each"
     p = reading(folder, reader)
+    p.policy = {'after': build_local_policy(p.config)}.get
     own = read_run(folder)['test']
     row['maker'] = {what: own[row_name(f'after, {what}', split_of(p))] for what in READ}
     for what in READ:
         if what not in row['test']:
-            begun = time.time()
-            played = _play_condition(p, 'after', what, split_of(p))
-            row['test'][what] = as_won((t.metadata['suite'], t.success) for t in played)
-            print(f'seed {row["seed"]}: {what}, {time.time() - begun:.0f} s', flush=True)
-            yield row
+            row['test'][what] = played(p, 'after', what)
+            yield
 
 def read(a):
     "What the model wins with banks that another policy has made, over seeds"
@@ -120,9 +139,57 @@ def read(a):
         seed = load_config(folder/'config.json').seed
         row = rows.setdefault(seed, dict(seed=seed, test={}))
         for _ in read_row(folder, a.reader, row):
-            if a.save:
-                atomic_write(Path(a.save), json.dumps(dict(seeds=list(rows.values())), indent=1) + '\n')
+            save_rows(a.save, list(rows.values()))
     told(list(rows.values()), READ_PAIRS)
+
+LEARNT = ['evolved bank', 'bank', 'no bank']
+
+def games_played(log, iterations):
+    "What was played in each household in the first `iterations`"
+    past = defaultdict(list)
+    for row in log.read():
+        t = Trajectory.from_dict(row)
+        if t.metadata['iteration'] < iterations:
+            past[t.metadata['suite']].append(t)
+    return past
+
+def taught(p, out):
+    "GRPO in the training households of `p`, whose banks stay; what each iteration logged, and its policy"
+    log, games = JsonlLog(out/'log.jsonl'), JsonlLog(out/'games.jsonl')
+    done, n = len(log.read()), p.config.rl.iterations
+    past = games_played(games, done)
+    trainer = GRPOTrainer(build_rl_policy(p.config), p.config.rl)
+    if done:
+        trainer.restore(out/str(done - 1))
+    for it in rl_iterations(trainer, p.train, p.bank, p.config, range(done, n), lambda s: past[s.name]):
+        for suite, t in it.played:
+            t.metadata |= dict(suite=suite.name, iteration=it.number)
+            past[suite.name].append(t)
+        games.append(t.to_dict() for _, t in it.played)
+        trainer.save(out/str(it.number))
+        log.append([it.log])
+        print(f'iteration {it.number}: {it.log}', flush=True)
+    return log.read(), out/str(n - 1)
+
+def learn_row(p, out, row):
+    "GRPO, and the test households before and after it; after each of these"
+    row['log'], after = taught(p, out)
+    p.policy = dict(before=build_local_policy(p.config), after=build_local_policy(p.config, after)).get
+    for what, when in product(LEARNT, ('before', 'after')):
+        name = f'{when}, {what}'
+        if name not in row['test']:
+            row['test'][name] = played(p, when, what)
+            yield
+
+def learn(a):
+    "What GRPO adds, with banks that another policy has made"
+    p = reading(Path(a.learn), a.reader)
+    row = dict(seed=p.config.seed, test={})
+    if a.save and Path(a.save).exists():
+        row, = read_json(Path(a.save))['seeds']
+    for _ in learn_row(p, Path(a.out), row):
+        save_rows(a.save, [row])
+    told([row], [(f'before, {what}', f'after, {what}') for what in LEARNT])
 
 def sentences(bank, name):
     "What a desk's `bank` says now of owners, and how much of it is so on most days"
@@ -141,8 +208,7 @@ def desk_row(run):
 def desk(runs, save):
     "What runs at the desk have won, over seeds, and how much of what they say is so"
     rows = [desk_row(Path(run)) for run in runs]
-    if save:
-        atomic_write(Path(save), json.dumps(dict(seeds=rows), indent=1) + '\n')
+    save_rows(save, rows)
     told(rows, DESK_PAIRS)
     for row in rows:
         said, true = (sum(found[what] for found in row['banks'].values()) for what in ('said', 'true'))
@@ -153,6 +219,8 @@ def main(a):
         return desk(a.desk, a.save)
     if a.read:
         return read(a)
+    if a.learn:
+        return learn(a)
     runs = Path(a.runs)
     if a.only is not None:
         return play_seed(runs/str(a.only), a.reader, a.only, a.smoke)
@@ -172,6 +240,8 @@ if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--desk', metavar='RUN', nargs='+')
     p.add_argument('--read', metavar='RUN', nargs='+')
+    p.add_argument('--learn', metavar='RUN')
+    p.add_argument('--out', metavar='DIR', help='keep the iterations of GRPO here')
     p.add_argument('--reader', metavar='DIR', default='data/smollm2')
     p.add_argument('--runs', metavar='DIR', help='keep runs here, and go on from there')
     p.add_argument('--seeds', type=int, default=3)
