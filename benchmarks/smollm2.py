@@ -100,6 +100,10 @@ def save_rows(file, rows):
     if file:
         atomic_write(Path(file), json.dumps(dict(seeds=rows), indent=1) + '\n')
 
+def saved_rows(file):
+    "The rows that `file` holds, if there is one"
+    return read_json(Path(file))['seeds'] if file and Path(file).exists() else []
+
 READ = ['no bank', 'bank', 'evolved bank', 'wrong evolved bank']
 READ_PAIRS = [('no bank', 'evolved bank'), ('bank', 'evolved bank'), ('no bank', 'bank'),
               ('no bank', 'wrong evolved bank')]
@@ -133,8 +137,7 @@ def read_row(folder, reader, row):
 
 def read(a):
     "What the model wins with banks that another policy has made, over seeds"
-    kept = read_json(Path(a.save))['seeds'] if a.save and Path(a.save).exists() else []
-    rows = {row['seed']: row for row in kept}
+    rows = {row['seed']: row for row in saved_rows(a.save)}
     for folder in map(Path, a.read):
         seed = load_config(folder/'config.json').seed
         row = rows.setdefault(seed, dict(seed=seed, test={}))
@@ -184,9 +187,7 @@ def learn_row(p, out, row):
 def learn(a):
     "What GRPO adds, with banks that another policy has made"
     p = reading(Path(a.learn), a.reader)
-    row = dict(seed=p.config.seed, test={})
-    if a.save and Path(a.save).exists():
-        row, = read_json(Path(a.save))['seeds']
+    row, = saved_rows(a.save) or [dict(seed=p.config.seed, test={})]
     for _ in learn_row(p, Path(a.out), row):
         save_rows(a.save, [row])
     told([row], [(f'before, {what}', f'after, {what}') for what in LEARNT])
