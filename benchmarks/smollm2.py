@@ -13,11 +13,15 @@ The reader, as it is, with the banks of each RUN, which a policy of another size
 `skillrl train --seed SEED --output RUN` has left. What that policy, the maker, won is kept too. Written after
 each condition, and gone on with.
 
-    python benchmarks/smollm2.py --learn RUN --reader DIR --out DIR [--save data/smollm2_rl.json]
+    python benchmarks/smollm2.py --learn RUN... --reader DIR --out DIR [--save data/smollm2_rl.json]
 
-GRPO of the reader in the training households of RUN, with the banks that the other policy left there and that
-now stay as they are; `--out` keeps its iterations. Then the reader before and after it plays the test
-households. What is kept or saved is not done again.
+GRPO of the reader in the training households of the first RUN, with the banks that the other policy left
+there and that now stay as they are; `--out` keeps its iterations. Then the reader before and after it plays
+the test households of every RUN. What is kept or saved is not done again.
+
+    python benchmarks/smollm2.py --teach RUN [--save data/smollm2_teacher.json]
+
+What smollm2 without its adapter answers as the teacher of the first two test households of RUN.
 
     python benchmarks/smollm2.py --desk RUN... [--save data/smollm2_desk.json]
 
@@ -36,7 +40,12 @@ from skillrl.core.stats import clustered_gain, clustered_rate
 from skillrl.core.store import JsonlLog, atomic_write, read_json, write_json
 from skillrl.core.tables import row_name
 from skillrl.core.trajectory import Trajectory
+from skillrl.envs.base import world
+from skillrl.llm.chat import ScriptedChat
+from skillrl.llm.local import Policy
+from skillrl.llm.models import find_model
 from skillrl.skills.bank import SkillBank, version_path, versions
+from skillrl.skills.teachers import LLMTeacher, questions
 from skillrl.training.builders import build_local_policy, build_rl_policy
 from skillrl.training.phases import rl_iterations
 from skillrl.training.pipeline import _MAKES, Pipeline, _play_condition, train
@@ -51,9 +60,14 @@ DESK_PAIRS = [pair for pair in PAIRS if WITHOUT_RL not in pair]
 
 def play_seed(folder, reader, seed, smoke):
     "One run, and the evolved banks with the weights from before RL"
+    spent = JsonlLog(folder.parent/f'{seed}.spent.jsonl') # Of every piece of a run that was cut short
     begun = time.time()
     def step(phase, done, total):
-        print(f'{time.time() - begun:.0f} s, seed {seed}: {phase} {done} of {total}', flush=True)
+        nonlocal begun
+        now = time.time()
+        spent.append([dict(phase=phase, done=done, seconds=round(now - begun))])
+        begun = now
+        print(f'seed {seed}: {phase} {done} of {total}', flush=True)
     own = {'seed': seed, 'model.checkpoint': reader}
     config = load_config(CONFIG).merged(own | (SMOKE | {'env.max_steps': 4} if smoke else {}))
     if not (folder/'report.md').exists():
@@ -66,8 +80,10 @@ def play_seed(folder, reader, seed, smoke):
         found = {split: as_won((t.metadata['suite'], t.success)
                                for t in _play_condition(p, *WITHOUT_RL.split(', '), split))
                  for split in p.test[0].tests}
+    step(WITHOUT_RL, 1, 1)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*1024 # Linux counts KiB
-    write_json(file, dict(found=found, hours=(time.time() - begun)/3600, gigabytes=memory/1e9))
+    hours = sum(row['seconds'] for row in spent.read())/3600
+    write_json(file, dict(found=found, hours=hours, gigabytes=memory/1e9))
 
 def seed_row(folder):
     "What one seed won in each condition, and what that took"
@@ -104,6 +120,7 @@ def saved_rows(file):
     "The rows that `file` holds, if there is one"
     return read_json(Path(file))['seeds'] if file and Path(file).exists() else []
 
+REPLY_TOKENS = 300 # What is not JSON by then will not be
 READ = ['no bank', 'bank', 'evolved bank', 'wrong evolved bank']
 READ_PAIRS = [('no bank', 'evolved bank'), ('bank', 'evolved bank'), ('no bank', 'bank'),
               ('no bank', 'wrong evolved bank')]
@@ -174,23 +191,45 @@ def taught(p, out):
         print(f'iteration {it.number}: {it.log}', flush=True)
     return log.read(), out/str(n - 1)
 
-def learn_row(p, out, row):
-    "GRPO, and the test households before and after it; after each of these"
-    row['log'], after = taught(p, out)
-    p.policy = dict(before=build_local_policy(p.config), after=build_local_policy(p.config, after)).get
-    for what, when in product(LEARNT, ('before', 'after')):
-        name = f'{when}, {what}'
-        if name not in row['test']:
-            row['test'][name] = played(p, when, what)
+def learn_row(runs, out, row):
+    "GRPO in the first of `runs`, and the test households of all before and after it; after each of these"
+    row['log'], after = taught(runs[0], out)
+    c = runs[0].config
+    policy = dict(before=build_local_policy(c), after=build_local_policy(c, after)).get
+    for what, when, p in product(LEARNT, ('before', 'after'), runs):
+        found = row['test'].setdefault(f'{when}, {what}', {})
+        if p.test[0].name not in found:
+            p.policy = policy
+            found |= played(p, when, what)
             yield
 
 def learn(a):
     "What GRPO adds, with banks that another policy has made"
-    p = reading(Path(a.learn), a.reader)
-    row, = saved_rows(a.save) or [dict(seed=p.config.seed, test={})]
-    for _ in learn_row(p, Path(a.out), row):
+    runs = [reading(Path(run), a.reader) for run in a.learn]
+    row, = saved_rows(a.save) or [dict(seed=runs[0].config.seed, test={})]
+    for _ in learn_row(runs, Path(a.out), row):
         save_rows(a.save, [row])
     told([row], [(f'before, {what}', f'after, {what}') for what in LEARNT])
+
+def teach(a):
+    "What the model answers to a teacher's questions about a run, and how much of it a bank could take"
+    with RunFolder(Path(a.teach), None, True, False, _MAKES) as run:
+        p = Pipeline(run)
+    model = Policy.load(find_model('smollm2'))
+    replies = []
+    def answer(messages):
+        reply, = model.generate([model.encode(messages)], temperature=0, max_new_tokens=REPLY_TOKENS)
+        replies.append(reply.text)
+        print(f'{len(replies)}: {reply.text[:80]!r}', flush=True)
+        return reply.text
+    w = world(p.config.env.name)
+    teacher = LLMTeacher(ScriptedChat(answer, parallel=1), router=w.router, reader=w.teacher().reader)
+    for suite in p.test[:2]:
+        teacher.ask(questions(teacher.cases(p.played(suite, 'collect'))))
+    used = sum(len(x.kept) for x in teacher.exchanges)
+    print(f'{len(replies)} replies, {used} sentences that a bank could take')
+    if a.save:
+        write_json(Path(a.save), dict(used=used, replies=replies))
 
 def sentences(bank, name):
     "What a desk's `bank` says now of owners, and how much of it is so on most days"
@@ -222,6 +261,8 @@ def main(a):
         return read(a)
     if a.learn:
         return learn(a)
+    if a.teach:
+        return teach(a)
     runs = Path(a.runs)
     if a.only is not None:
         return play_seed(runs/str(a.only), a.reader, a.only, a.smoke)
@@ -241,7 +282,8 @@ if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--desk', metavar='RUN', nargs='+')
     p.add_argument('--read', metavar='RUN', nargs='+')
-    p.add_argument('--learn', metavar='RUN')
+    p.add_argument('--learn', metavar='RUN', nargs='+')
+    p.add_argument('--teach', metavar='RUN')
     p.add_argument('--out', metavar='DIR', help='keep the iterations of GRPO here')
     p.add_argument('--reader', metavar='DIR', default='data/smollm2')
     p.add_argument('--runs', metavar='DIR', help='keep runs here, and go on from there')
