@@ -120,7 +120,7 @@ def saved_rows(file):
     "The rows that `file` holds, if there is one"
     return read_json(Path(file))['seeds'] if file and Path(file).exists() else []
 
-REPLY_TOKENS = 300 # What is not JSON by then will not be
+REPLY_TOKENS = 300 # Where an answer of `teach` is cut off
 READ = ['no bank', 'bank', 'evolved bank', 'wrong evolved bank']
 READ_PAIRS = [('no bank', 'evolved bank'), ('bank', 'evolved bank'), ('no bank', 'bank'),
               ('no bank', 'wrong evolved bank')]
