@@ -1,11 +1,12 @@
 """What a language model of 135 M parameters learns from banks, beside the policy that ships.
 
-    python benchmarks/smollm2.py --reader DIR --runs DIR [--seeds 3] [--save data/smollm2.json] [--smoke]
+    python benchmarks/smollm2.py --runs DIR [--seeds 3] [--iterations 12] [--save data/smollm2.json] [--smoke]
 
-DIR holds what `tools/make_smollm2.py` made of smollm2. For each seed this is `skillrl train --policy DIR
---config configs/smollm2_households.yaml --seed SEED`, and goes on from what is there. Then the evolved banks
-are shown to the policy from before RL, on the same games. `--jobs` runs so many seeds side by side, and
-`--only SEED` one of them. `--smoke` plays few and short episodes.
+`--reader` holds what `tools/make_smollm2.py` made of smollm2, `data/smollm2` unless it is given. For each
+seed this is `skillrl train --policy READER --config configs/smollm2_households.yaml --seed SEED`, and goes on
+from what is there. Then the evolved banks are shown to the policy from before RL, on the same games. `--jobs`
+runs so many seeds side by side, and `--only SEED` one of them. RL takes `--iterations`. `--smoke` plays few
+and short episodes.
 
     python benchmarks/smollm2.py --read RUN... --reader DIR [--save data/smollm2_banks.json]
 
@@ -58,7 +59,7 @@ PAIRS = [('after, no bank', 'after, evolved bank'), ('after, no bank', 'after, b
          ('after, wrong evolved bank', 'after, evolved bank'), ('before, bank', 'after, bank')]
 DESK_PAIRS = [pair for pair in PAIRS if WITHOUT_RL not in pair]
 
-def play_seed(folder, reader, seed, smoke):
+def play_seed(folder, reader, seed, iterations, smoke):
     "One run, and the evolved banks with the weights from before RL"
     spent = JsonlLog(folder.parent/f'{seed}.spent.jsonl') # Of every piece of a run that was cut short
     begun = time.time()
@@ -68,7 +69,7 @@ def play_seed(folder, reader, seed, smoke):
         spent.append([dict(phase=phase, done=done, seconds=round(now - begun))])
         begun = now
         print(f'seed {seed}: {phase} {done} of {total}', flush=True)
-    own = {'seed': seed, 'model.checkpoint': reader}
+    own = {'seed': seed, 'model.checkpoint': reader, 'rl.iterations': iterations}
     config = load_config(CONFIG).merged(own | (SMOKE | {'env.max_steps': 4} if smoke else {}))
     if not (folder/'report.md').exists():
         train(config, folder, folder.exists(), step)
@@ -265,7 +266,7 @@ def main(a):
         return teach(a)
     runs = Path(a.runs)
     if a.only is not None:
-        return play_seed(runs/str(a.only), a.reader, a.only, a.smoke)
+        return play_seed(runs/str(a.only), a.reader, a.only, a.iterations, a.smoke)
     todo, at_work = list(range(a.seeds)), []
     for seed in todo:
         while len(at_work) >= a.jobs:
@@ -288,6 +289,7 @@ if __name__ == '__main__':
     p.add_argument('--reader', metavar='DIR', default='data/smollm2')
     p.add_argument('--runs', metavar='DIR', help='keep runs here, and go on from there')
     p.add_argument('--seeds', type=int, default=3)
+    p.add_argument('--iterations', type=int, default=12)
     p.add_argument('--jobs', type=int, default=1)
     p.add_argument('--only', type=int, metavar='SEED')
     p.add_argument('--save', metavar='FILE')

