@@ -166,7 +166,7 @@ def save(self:AdapterPolicy,
     base, here = self.base, os.path.abspath(folder)
     if Path(base).is_relative_to(Path(here).parent.parent): # Both are in one run
         base = os.path.relpath(base, here)
-    known_as = Path(self.base).name if Path(self.base).parent == _models_folder() else base
+    portable = Path(self.base).name if Path(self.base).parent == _models_folder() else base
     with atomic_folder(folder) as tmp, quietly():
         self.model.save_pretrained(tmp, selected_adapters=[_MOVING], save_embedding_layers=False)
         (tmp/'README.md').unlink(missing_ok=True)
@@ -174,7 +174,7 @@ def save(self:AdapterPolicy,
         if isinstance(known['target_modules'], list): # `peft` writes a set, in any order
             known['target_modules'].sort()
         write_json(tmp/_CONFIG, known | dict(base_model_name_or_path=base))
-        write_json(tmp/_BASE, dict(base=known_as, bits=self.bits)) # By a name that holds on any machine
+        write_json(tmp/_BASE, dict(base=portable, bits=self.bits))
         for f in tmp.glob('*.safetensors'): # safetensors lets nobody but the owner read them
             f.chmod((tmp/_BASE).stat().st_mode)
     return Path(folder)
