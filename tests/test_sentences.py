@@ -21,7 +21,6 @@ ELSEWHERE = {
     '334_llm.placement': '1.008 1.002 1,024',               # Arithmetic of bfloat16, a default of oneDNN
     '340_llm.local': '150,000',                             # Words of a usual vocabulary
     '344_llm.adapter': '140',                               # 5 times 28 GB
-    '342_llm.models': '50',                                 # Steps of official games
     '445_skills.skill_md': '64',                            # agentskills' rule
     '564_envs.qa': '1.2 37',                                # An example of a dialogue
     '565_envs.bm25': '33',                                  # Stop words of Lucene
