@@ -9,7 +9,7 @@ a bound is missed. SkyRL lives in an environment of its own, which is made once,
 unless one is named. Here it takes `pip install 'skillrl-lab[tinker]'`."""
 import argparse, json, logging, os, random, signal, socket, subprocess, sys, tarfile, tempfile, time
 import urllib.request, venv
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -98,8 +98,11 @@ def server_python():
     return python
 
 def free_port():
-    with socket.create_server(('127.0.0.1', 0)) as s:
-        return s.getsockname()[1]
+    "Below the ports that a system hands out by itself: a server binds late, when another could have got it"
+    for port in random.sample(range(20_000, 32_000), 100):
+        with suppress(OSError), socket.create_server(('127.0.0.1', port)):
+            return port
+    raise SystemExit('no port is free between 20000 and 32000')
 
 def started(command, env, log):
     how = dict(stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
