@@ -16,7 +16,7 @@ from itertools import count
 from pretraining import Stage, demonstrated, fresh_rows, pretrain, rows_twice
 from skillrl.agent.episode import Episode
 from skillrl.envs.search.encyclopedia import (
-    ARTICLE_FIELDS, ARTICLE_KINDS, before, COVERS, Encyclopedia, EncyclopediaEnv, Fact, _FIRST_NAMES,
+    ARTICLE_FIELDS, ARTICLE_KINDS, before, COVERS, Encyclopedia, EncyclopediaEnv, Statement, _FIRST_NAMES,
     MAX_STEPS, _MOODS, _NAME_ENDS, _NAME_MIDDLES, _NAME_STARTS, PAGES, sentence, _THEMES)
 from skillrl.envs.search.expert import SearchExpert
 from skillrl.envs.search.retrieve import Library
@@ -72,7 +72,7 @@ def recalls(rng):
     while True:
         fields = rng.choices(NAMED, k=rng.randint(2, 3))
         pairs = [(field, invented(field.kind, rng), invented(field.value, rng)) for field in fields]
-        told = [sentence(Fact(field.kind, x, field.name, v, ''), rng.randrange(3)) for field, x, v in pairs]
+        told = [sentence(Statement(field.kind, x, field.name, v, ''), rng.randrange(3)) for field, x, v in pairs]
         said = ' '.join(f'{x} says {v}' for _, x, v in rng.sample(pairs, len(pairs)))
         prompt = [dict(role='system', content=''), dict(role='user', content='\n'.join(told))]
         yield dict(prompt=prompt, completion=f'<think> {said} </think>')

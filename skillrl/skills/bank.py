@@ -39,6 +39,7 @@ class Skill:
     provenance:dict = field(default_factory=dict)   # Trajectory ids, teacher, version
     stats:dict = field(default_factory=_no_stats)   # Episodes that were shown it
     status:str = 'active'  # Only active skills are retrieved, those on probation in trials
+    fact:dict = field(default_factory=dict) # What it says, as a `Fact` has it; empty for words only
     extra:dict = field(default_factory=dict)        # Fields of other formats
 
     @property
@@ -298,11 +299,11 @@ _WAYS:dict[str, Callable] = dict(
 # %% ../../nbs/04_skills.bank.ipynb #13b96781
 def _row(o):
     "What is written to disk for `o`"
-    usual = dict(source_tasks=[], provenance={}, stats=_no_stats(), status='active')
+    usual = dict(source_tasks=[], provenance={}, stats=_no_stats(), status='active', fact={})
     if isinstance(o, Mistake):
         usual['category'] = 'general'
     row = {k: v for k, v in vars(o).items() if k not in ('category', 'extra', *usual)}
-    row |= {k: getattr(o, k) for k, default in usual.items() if getattr(o, k) != default}
+    row |= {k: getattr(o, k) for k, default in usual.items() if getattr(o, k, default) != default}
     return row | {k: v for k, v in o.extra.items() if k not in vars(o) or k == 'category'}
 
 @patch

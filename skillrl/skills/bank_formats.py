@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from ..core.trajectory import Router, Sections, as_router, build
+from .facts import read_fact
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #e1bb9e14
 def _sections(fmt, router):
@@ -41,7 +42,7 @@ def _marker_categories(places, sections):
     return []
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #a446324d
-_OUR_FIELDS = ('source_tasks', 'provenance', 'stats', 'status')
+_OUR_FIELDS = ('source_tasks', 'provenance', 'stats', 'status', 'fact')
 _HEAD = ('skill_id', 'title', 'principle', 'when_to_apply')
 
 def _official_row(row, label):
@@ -122,11 +123,13 @@ class _Provenance:
     version:int = 0
     extra:dict = None
 
-def checked_entry(o:object)->object: # ValueError when its statistics or trajectories make no sense
+def checked_entry(o:object)->object: # ValueError when its statistics, fact or trajectories make no sense
     "The entry `o`"
     for k, n in o.stats.items():
         if type(n) is not int or n < 0:
             raise ValueError(f'the field `stats` should hold whole numbers from 0, not {k} {n!r:.20}')
+    if getattr(o, 'fact', None):
+        read_fact(o.fact)
     o.provenance = {k: v for k, v in o.provenance.items() if v is not None}
     build(_Provenance, o.provenance)
     _read_ids(o.provenance, 'trajectories')

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['support', 'rank_by_support', 'normal', 'goals_of', 'similarity', 'fact_words', 'facts', 'merge_rewordings', 'twin_of',
-           'subject', 'consolidate']
+           'subject', 'subject_of', 'consolidate']
 
 # %% ../../nbs/465_skills.consolidation.ipynb #a4090187
 import copy, re
@@ -14,6 +14,7 @@ from dataclasses import replace
 from ..core.trajectory import Router, as_router
 from .bank import Entry, Mistake, Skill, SkillBank, retire, with_id
 from .embedding import Array, Idf, stem, stems, stop_words, terms
+from .facts import fact_of, read_fact
 from .guard import examined
 from .retrieval import advice
 
@@ -107,7 +108,6 @@ def similarity(
 # %% ../../nbs/465_skills.consolidation.ipynb #95fa9e7e
 _denials = frozenset('not never no without only dont'.split())
 _always_facts = _denials | frozenset(map(stem, ['before', 'after']))
-_procedure = re.compile(r'((?:to|before) [\w -]+): \w+(?: \w+)*(?:, \w+(?: \w+)?)*')
 
 def fact_words(
     items:Iterable, # `Skill`s and `Mistake`s
@@ -124,7 +124,8 @@ def facts(
 )->frozenset[str]:
     "What `text` says that must not get lost"
     text = text.lower().replace("'", '').strip(' .')
-    if _procedure.fullmatch(text):
+    fact = fact_of(text)
+    if fact and fact.kind in ('before', 'steps'):
         return frozenset([text])
     numbers = re.findall(r'(?:[a-z]+ )?\d+', text)
     return frozenset(w for w in stems(text) if w in _always_facts or w in words) | frozenset(numbers)
@@ -165,6 +166,15 @@ def merge_rewordings(
     return [pool[i] for i in leaders], dropped
 
 # %% ../../nbs/465_skills.consolidation.ipynb #57cff5e2
+def _fact(o):
+    "The fact that an entry carries, or that all of its words state; None for others"
+    return read_fact(o.fact) if getattr(o, 'fact', None) else fact_of(advice(o))
+
+def _same_fact(a, b):
+    "Do two entries state one fact?"
+    facts = _fact(a), _fact(b)
+    return None not in facts and len({(f.subject, f.value.lower()) for f in facts}) == 1
+
 def twin_of(
     item:Entry,
     entries:Sequence[Entry], # Of its bank, `item` among them
@@ -174,24 +184,29 @@ def twin_of(
     words = fact_words(entries, router)
     stated = facts(advice(item), words)
     pool = [o for o in entries if o.id != item.id and type(o) is type(item)]
-    alike = [o for o in rank_by_support(pool) if facts(advice(o), words) == stated]
+    ranked = rank_by_support(pool)
+    alike = [o for o in ranked if facts(advice(o), words) == stated]
     cosines = similarity([item, *alike], entries)[0, 1:] if alike else []
-    return next((o for o, cosine in zip(alike, cosines) if cosine > _NEAR), None)
+    near = [o for o, cosine in zip(alike, cosines) if cosine > _NEAR]
+    return next((o for o in ranked if o in near or _same_fact(o, item)), None)
 
 # %% ../../nbs/465_skills.consolidation.ipynb #25fbea44
 _place = re.compile(r'(?:\b(?:in|on|at|to|from|the|a|an) )*\b[a-z]+ \d+')
-_unnumbered_place = re.compile(r'^(look for .+) (?:in|on) [a-z]+$')
 _not = re.compile(r"\b(?:do not|don't|never|not) ")
 
 def subject(principle:str)->str: # `look for egg`, `to heat`
     "What a sentence is about, without what it says of it"
-    text = ' '.join(principle.lower().split()).rstrip('. ')
-    procedure = _procedure.fullmatch(text)
-    if procedure:
-        return procedure[1]
-    affirmed = _not.sub('', text)
-    placeless = _place.sub('', _unnumbered_place.sub(r'\1', affirmed)).split()
+    text = _not.sub('', ' '.join(principle.lower().split()).rstrip('. '))
+    fact = fact_of(text)
+    if fact:
+        return fact.subject
+    placeless = _place.sub('', text).split()
     return ' '.join(placeless) if len(placeless) > 2 else text
+
+def subject_of(o:Entry)->str:
+    "What an entry is about: the subject of its fact, otherwise of its words"
+    fact = _fact(o)
+    return fact.subject if fact else subject(advice(o))
 
 # %% ../../nbs/465_skills.consolidation.ipynb #6580e945
 def _drop_rivals(pool:Sequence)->tuple[list, list]: # Those that stay; pairs of one that goes and the reason
@@ -201,8 +216,10 @@ def _drop_rivals(pool:Sequence)->tuple[list, list]: # Those that stay; pairs of 
     for o in rank_by_support(pool):
         if isinstance(o, Mistake):
             continue
-        first = best.setdefault(subject(advice(o)), o)
+        first = best.setdefault(subject_of(o), o)
         if first is not o:
+            if _same_fact(first, o):
+                _absorb(first, o)
             why = f'{advice(first)!r} has {support(first)} episodes behind it, this {support(o)}'
             dropped.append((o, why))
     gone = {id(o) for o, _ in dropped}

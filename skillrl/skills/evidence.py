@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fastcore.basics import patch
 from .embedding import stop_words
+from .facts import Fact
 from ..core.trajectory import Step, Trajectory
 from typing import Any
 
@@ -386,7 +387,7 @@ def attempts(self:EpisodeReader, t:Trajectory)->list[Attempt]: # One for each co
 
 def way_sentence(what:str, step:str)->str: # As in `Attempt`
     "What has to come before a command, for a skill"
-    return f'Before {what}: {step}.'
+    return Fact('before', what, step).sentence
 
 # %% ../../nbs/460_skills.evidence.ipynb #f723c8eb
 class Ways:

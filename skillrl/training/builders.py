@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights', 'build_placement', 'build_threads',
            'build_local_policy', 'build_policy', 'build_rl_policy', 'build_client', 'build_ledger', 'build_teacher',
-           'build_encoder', 'reads_like_shipped', 'build_retriever', 'build_episodes', 'rollout_limits',
-           'play_episodes', 'derive_seed']
+           'build_encoder', 'reads_like_shipped', 'reads_facts_only', 'build_retriever', 'build_episodes',
+           'rollout_limits', 'play_episodes', 'derive_seed']
 
 # %% ../../nbs/610_training.builders.ipynb #f87f9469
 from collections.abc import Callable, Iterable, Sequence
@@ -196,16 +196,20 @@ def reads_like_shipped(model:ModelConfig, env:EnvConfig)->bool: # FileNotFoundEr
     own, shipped = (Path(folder)/'tokenizer.json' for folder in folders)
     return own.is_file() and own.read_bytes() == shipped.read_bytes()
 
+def reads_facts_only(config:SkillRLConfig)->bool: # FileNotFoundError for a checkpoint that must be fetched
+    "Is the policy that acts one that was trained on the forms of facts, and reads no other sentence?"
+    m = config.model
+    return not m.policy_model_id and (not m.checkpoint or reads_like_shipped(m, config.env))
+
 def _skill_form(config):
-    "How much of each skill a prompt shows: 'principle', 'full' or 'official'"
+    "What of each skill a prompt shows: 'fact', 'principle', 'full' or 'official'"
     if config.agent.prompt == 'official':
         return 'official'
     if config.retrieval.show != 'auto':
         return config.retrieval.show
-    m = config.model
-    if m.policy_model_id:
-        return 'full'
-    return 'full' if m.checkpoint and not reads_like_shipped(m, config.env) else 'principle'
+    if config.retrieval.mode == 'trajectories': # What was played is no fact
+        return 'principle'
+    return 'fact' if reads_facts_only(config) else 'full'
 
 SKILL_CHARS = 4_000 # Room for skills in a prompt; the published code knows no limit
 
@@ -217,9 +221,10 @@ def build_retriever(
     if bank is None:
         return None
     c = config.retrieval
+    official = config.agent.prompt == 'official' or c.mode == 'official'
     return Retriever(
         bank, 'lexical' if c.mode == 'trajectories' else c.mode, threshold=c.similarity_threshold,
-        top_k=c.top_k, top_k_general=c.top_k_general, top_k_mistakes=min(5, c.top_k_general),
+        top_k=c.top_k, top_k_general=c.top_k_general, top_k_mistakes=min(5, c.top_k_general) if official else 3,
         prompt_chars=None if c.mode == 'official' else SKILL_CHARS, show=_skill_form(config),
         router=world(config.env.name).router, encoder=build_encoder(c, config.model))
 

@@ -6,7 +6,6 @@
 __all__ = ['read_hints', 'AlfworldExpert', 'play_expert']
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #55577046
-import re
 from fastcore.basics import groupby, patch
 from .engine import Engine
 from .households import DOORS, likelihood
@@ -14,22 +13,17 @@ from .notes import AlfworldNotes, kind, read_goal
 from .scene import HOLDS, TOOLS, Game
 from ..base import Expert, seeded
 from ...core.trajectory import Step, Trajectory
+from ...skills.facts import facts_in
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #bc36a153
-_PLACES = r'[a-z]+(?: \d+|(?:, then [a-z]+)*)' # `cabinet 4`; `fridge, then countertop`
-_HINT = re.compile(rf'look for (?:an? |the )?([a-z]+) (?:in|on) (?:the )?({_PLACES})', re.I)
-
-_BEFORE = re.compile(r'(before [a-z]+): ([^.]+)', re.I)
-
 def read_hints(
     lines:list[str], # Sentences of skills
 )->list[tuple]:      # Pairs of thing type and places, one receptacle or types of them, best first; or of
                      # `before heat` and a command
     "Places that skills name, and what they want done before a command"
-    pairs = [pair for line in lines for pair in _HINT.findall(line)]
-    told = [(thing, tuple(places.split(', then '))) for thing, places in pairs]
-    return told + [(verb.lower(), (step,))
-                   for line in lines for verb, step in _BEFORE.findall(line)]
+    facts = [fact for line in lines for fact in facts_in(line)]
+    places = [(f.about, tuple(f.value.split(', then '))) for f in facts if f.kind == 'place']
+    return places + [(f'before {f.about}', (f.value,)) for f in facts if f.kind == 'before']
 
 # %% ../../../nbs/573_envs.alfworld.expert.ipynb #93ef3a48
 class AlfworldExpert(Expert):

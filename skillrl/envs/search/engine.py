@@ -23,7 +23,7 @@ class SearchQuestion:
     task:str                   # The question itself
     answers:tuple[str, ...]    # Any of them is right
     category:str = ''
-    hops:tuple = ()            # `Fact` after `Fact`, where the evidence is known
+    hops:tuple = ()            # `Statement` after `Statement`, where the evidence is known
 
 MAX_TURNS, TOP_K = 4, 3 # As in the published script
 

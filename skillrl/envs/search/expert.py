@@ -6,29 +6,25 @@
 __all__ = ['SearchExpert']
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #486249f9
-import re
 from collections import Counter
 from fastcore.basics import patch
 from functools import partial
 from ..base import Expert
-from .encyclopedia import ARTICLE_KINDS, Fact, PAGES
+from .encyclopedia import ARTICLE_KINDS, PAGES, Statement
 from .engine import MAX_TURNS, tagged
 from .questions import followed, read_question
+from ...skills.facts import facts_in
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #166a8ec9
-_HINT = re.compile(r'look for (\w+) in (?:the )?(\w+)', re.I)
-
-_BEFORE = re.compile(r'before (\w+): search (?:\w+ )?(\w+)', re.I)
-
 def _read_hints(
     lines:list[str], # Sentences of skills
 )->dict: # Kind of article → page, of two that differ the first; `before` → pairs of kind and cover
     "Where skills say that articles tell the truth, and what they say must be opened before"
-    covers = [(kind.lower(), cover) for line in lines for kind, cover in _BEFORE.findall(line)]
-    hints = dict(before=covers)
-    for kind, page in [found for line in lines for found in _HINT.findall(line)]:
-        if kind.lower() in ARTICLE_KINDS and page in PAGES:
-            hints.setdefault(kind.lower(), page)
+    facts = [fact for line in lines for fact in facts_in(line)]
+    hints = dict(before=[(f.about, f.value.split()[-1]) for f in facts if f.kind == 'before'])
+    for fact in facts:
+        if fact.kind == 'place' and fact.about in ARTICLE_KINDS and fact.value in PAGES:
+            hints.setdefault(fact.about, fact.value)
     return hints
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #17772b16
@@ -38,7 +34,7 @@ class SearchExpert(Expert):
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #cfea2e78
 @patch
-def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->Fact: # '' for a value: nothing
+def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->Statement: # '' as value: nothing
     "What is believed of a field, and the page that tells it; when `sure`, what two pages or a hint speak for"
     hint = self.advice(self.hints, kind)
     votes = Counter()
@@ -50,7 +46,7 @@ def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->Fact:
         value = ''
     pages = [fact.page for fact in told if fact.value == value]
     page = hint if hint in pages else ''.join(pages[:1])
-    return Fact(kind, name, field, value, page)
+    return Statement(kind, name, field, value, page)
 
 # %% ../../../nbs/548_envs.search.expert.ipynb #8718b3af
 @patch
@@ -59,7 +55,7 @@ def _followed(self:SearchExpert, sure):
     return followed(self.asked, partial(self.believed, sure=sure))
 
 @patch
-def progress(self:SearchExpert)->list[Fact]: # As `_followed` gives them
+def progress(self:SearchExpert)->list[Statement]: # As `_followed` gives them
     "How far the plan has been carried out, as sure as the turns left allow"
     sure = self._followed(True)
     quick = self._followed(False)

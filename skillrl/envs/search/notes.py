@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from fastcore.basics import patch
 from typing import Any
 from .encyclopedia import (
-    ARTICLE_FIELDS, ARTICLE_KINDS, COVERS, Fact, PAGES, read_cover, read_page)
+    ARTICLE_FIELDS, ARTICLE_KINDS, COVERS, Statement, PAGES, read_cover, read_page)
 from .engine import inside, MAX_TURNS, projected, tagged
 from .questions import kinds_along, read_question
 
@@ -37,7 +37,7 @@ class SearchNotes:
     ):
         self.task = observation.strip()
         self.plan = read_question(self.task) # None for questions of other sources
-        self.facts = {}                      # `Fact` → None, in the order they were read
+        self.facts = {}                      # `Statement` → None, in the order they were read
         self.queries, self.turns = [], 0
         self.pages = {}                      # (kind, name) → pages of it that were read
         self.covers = {}                     # Kind → the cover that was opened last
@@ -77,7 +77,7 @@ def covered(self:SearchNotes,
     return [cover for (of, cover), told in self.tells.items() if (of, told) == (kind, more)]
 
 @patch
-def told(self:SearchNotes, kind:str, name:str, field:str)->list[Fact]:
+def told(self:SearchNotes, kind:str, name:str, field:str)->list[Statement]:
     "What was read about one field of an article, in that order"
     return [fact for fact in self.facts if fact[:3] == (kind, name, field)]
 

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 from ..base import seeded
 from .encyclopedia import (
-    ARTICLE_FIELDS, ARTICLE_KINDS, Encyclopedia, Fact, fields_of)
+    ARTICLE_FIELDS, ARTICLE_KINDS, Encyclopedia, Statement, fields_of)
 from .engine import question_category, SearchQuestion
 
 # %% ../../../nbs/546_envs.search.questions.ipynb #4bbcdc5c
@@ -116,8 +116,8 @@ def read_question(text:str)->Plan|None: # None if it is no question of a generat
 # %% ../../../nbs/546_envs.search.questions.ipynb #866a1798
 def followed(
     plan:Plan,
-    find:Callable[[str, str, str], Fact], # From a kind, a name and a field
-)->list[Fact]: # In order; a chain ends with a value that is empty
+    find:Callable[[str, str, str], Statement], # From a kind, a name and a field
+)->list[Statement]: # In order; a chain ends with a value that is empty
     "What a plan leads to, one fact after the other"
     if len(plan.subjects) > 1:
         return [find(plan.kind, name, plan.fields[0]) for name in plan.subjects]
@@ -129,13 +129,13 @@ def followed(
     return found
 
 def _hop(book, kind, name, field):
-    return Fact(kind, name, field, book.truth[kind, name][field], book.habits[kind].true[0])
+    return Statement(kind, name, field, book.truth[kind, name][field], book.habits[kind].true[0])
 
-def _hops_of(book:Encyclopedia, plan:Plan)->tuple[Fact, ...]:
+def _hops_of(book:Encyclopedia, plan:Plan)->tuple[Statement, ...]:
     "The facts that answer a plan, in order"
     return tuple(followed(plan, partial(_hop, book)))
 
-def _answer_to(plan:Plan, hops:tuple[Fact, ...])->str: # '' for a comparison of equals
+def _answer_to(plan:Plan, hops:tuple[Statement, ...])->str: # '' for a comparison of equals
     "What the hops of a plan amount to"
     if len(plan.subjects) == 1:
         return hops[-1].value

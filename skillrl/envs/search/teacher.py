@@ -10,14 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
-from .encyclopedia import ARTICLE_FIELDS, COVERS, Fact, fields_of
+from .encyclopedia import ARTICLE_FIELDS, COVERS, Statement, fields_of
 from .notes import SearchNotes
 from .questions import COMPARED, kinds_along, read_question
 from .engine import CATEGORIES, inside, projected
 from ...skills.bank import Skill
-from ...skills.consolidation import goals_of
-from ...skills.distillation import main_category, origin
+from ...skills.distillation import fact_skill, main_category, origin
 from ...skills.evidence import Attempt, EpisodeReader, replay
+from ...skills.facts import Fact
 from ...core.trajectory import Trajectory
 
 # %% ../../../nbs/550_envs.search.teacher.ipynb #6b5f3752
@@ -35,7 +35,7 @@ def _right(t, notes):
     told = [fact for fact in notes.facts if fact.field == last and fact.value == answer]
     return {fact[:3]: answer for fact in told}
 
-def _truths(facts:Iterable[Fact])->dict[tuple, str]: # (kind, name, field) → value that two pages tell
+def _truths(facts:Iterable[Statement])->dict[tuple, str]: # (kind, name, field) → value that two pages tell
     "What pages agree on"
     known = {}
     for (*key, value), n in Counter(fact[:4] for fact in dict.fromkeys(facts)).most_common():
@@ -136,9 +136,8 @@ def tell(self:SearchReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
     for kind, record in sorted(_page_records(trajs).items()):
         page = record.best(min_count)
         if page and record.shown_by:
-            title = f'Where the truth about a {kind} is'
-            line = f'Look for {kind} in {page}.'
-            counted = origin(record.shown_by, true=record.true[page], false=record.false[page])
-            skills.append(Skill('', title, line, self.occasion(kind), main_category(record.shown_by, self),
-                                goals_of(record.shown_by), counted))
+            counts = origin(record.shown_by, true=record.true[page], false=record.false[page])
+            title, category = f'Where the truth about a {kind} is', main_category(record.shown_by, self)
+            skills.append(fact_skill(Fact('place', kind, page), title, self.occasion(kind), category,
+                                     record.shown_by, counts))
     return skills

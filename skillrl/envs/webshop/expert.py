@@ -6,19 +6,15 @@
 __all__ = ['read_hints', 'ShopExpert']
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #ac7cc549
-import re
 from fastcore.basics import patch
 from ..base import Expert
 from .engine import BUY
 from .goals import shop_category
 from .notes import read_request, title_word
 from .shop import buying, DETAIL_PAGES
+from ...skills.facts import facts_in
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #f3afa870
-_WORD = re.compile(r'([a-z ]+?) = (\w+)\.?', re.I)
-_SIZE = re.compile(r'size ([\w-]+) = (fit \d+)\.?', re.I)
-_WAY = re.compile(r'before (buying [a-z ]+): (see \w+), (see \w+)\.?', re.I)
-
 def read_hints(
     lines:list[str], # Sentences of skills
 )->tuple[dict[str, str], dict[str, str], list[tuple]]: # What customers say → word; size → how it is written;
@@ -26,14 +22,14 @@ def read_hints(
     "What skills say about a shop; of two words or sizes that differ the first counts"
     words, sizes = {}, {}
     ways = []
-    for line in lines:
-        size = _SIZE.fullmatch(line)
-        word = _WORD.fullmatch(line)
-        ways += _WAY.findall(line.lower())
-        if size:
-            sizes.setdefault(size[1].lower(), size[2].lower())
-        elif word:
-            words.setdefault(word[1].lower(), word[2].lower())
+    for fact in (fact for line in lines for fact in facts_in(line.lower())):
+        pages = fact.value.split(', ')
+        if fact.kind == 'before' and len(pages) == 2:
+            ways.append((fact.about, *pages))
+        elif fact.kind == 'name' and fact.about.startswith('size '):
+            sizes.setdefault(fact.about.removeprefix('size '), fact.value)
+        elif fact.kind == 'name':
+            words.setdefault(fact.about, fact.value)
     return words, sizes, ways
 
 # %% ../../../nbs/596_envs.webshop.expert.ipynb #00ca90f0

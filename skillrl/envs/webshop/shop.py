@@ -16,6 +16,7 @@ from .engine import BUY, DETAILS, Shop, ShopEngine
 from .goals import shop_category, ShopGoal
 from .reward import letter_nouns
 from ...skills.evidence import way_sentence
+from ...skills.facts import Fact
 
 # %% ../../../nbs/594_envs.webshop.shop.ipynb #d0df2859
 _WARES = '''
@@ -91,11 +92,11 @@ def buying(category:str)->str: # `buying home decor`
 
 def word_sentence(said:str, word:str)->str:
     "How a thing is called in a shop, for a skill"
-    return f'{said.capitalize()} = {word}.'
+    return Fact('name', said, word).sentence
 
 def size_sentence(size:str, written:str)->str:
     "How a size is written in a shop, for a skill"
-    return f'Size {size} = {written}.'
+    return Fact('name', f'size {size}', written).sentence
 
 # %% ../../../nbs/594_envs.webshop.shop.ipynb #d63cd781
 DETAIL_PAGES = [which.lower() for which in DETAILS]

@@ -13,11 +13,11 @@ from ...core.trajectory import Step, Trajectory
 from .engine import BUY
 from .goals import CATEGORIES, shop_category
 from .notes import ShopNotes, title_word
-from .shop import buying, size_sentence, WAYS, word_sentence
+from .shop import buying, WAYS
 from ...skills.bank import Mistake, Skill
-from ...skills.consolidation import goals_of
-from ...skills.distillation import OfflineTeacher, origin
+from ...skills.distillation import fact_skill, OfflineTeacher, origin
 from ...skills.evidence import Attempt, EpisodeReader, replay
+from ...skills.facts import Fact
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #087bfe4f
 def _notes_at_end(t:Trajectory)->ShopNotes|None: # None for requests of other shops
@@ -94,9 +94,9 @@ def _best_supported(
             best[thing] = said, record
     return best
 
-def _skill(title, principle, occasion, category, record):
+def _skill(title, fact, occasion, category, record):
     provenance = origin(record.shown_by, told=record.told, won=record.won, refused=record.refused)
-    return Skill('', title, principle, occasion, category, goals_of(record.asked_by), provenance)
+    return fact_skill(fact, title, occasion, category, record.asked_by, provenance)
 
 # %% ../../../nbs/598_envs.webshop.teacher.ipynb #09cc27dd
 class ShopReader(EpisodeReader):
@@ -115,9 +115,9 @@ def tell(self:ShopReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
         needed += [sizes.get(value) for value in notes.request.options.values()]
         for _, record in filter(None, needed):
             record.asked_by.append(t)
-    skills = [_skill(f'What {said} are sold as', word_sentence(said, word), f'The request is for {said}.',
+    skills = [_skill(f'What {said} are sold as', Fact('name', said, word), f'The request is for {said}.',
                      shop_category(said), record) for said, (word, record) in words.items()]
-    return skills + [_skill(f'How size {size} is written', size_sentence(size, written),
+    return skills + [_skill(f'How size {size} is written', Fact('name', f'size {size}', written),
                             f'The request names the size {size}.', 'general', record)
                      for size, (written, record) in sizes.items()]
 
