@@ -86,7 +86,7 @@ class RetrievalConfig:
                                        'trajectories')) # How they are chosen; or whole won episodes are shown
     encoder:str = opt('tfidf', authority='openai:.*') # `tfidf`, `openai:MODEL`, or a Hugging Face folder
     top_k:int = opt(6, lo=0) # $K$, task-specific skills at most
-    top_k_general:int = opt(1, lo=0) # General skills at most, and as many mistakes, up to five
+    top_k_general:int = opt(1, lo=0) # General skills at most
     similarity_threshold:float = opt(0.0, lo=0, hi=0.99) # $\delta_{sim}$: less similar skills stay out
     show:str = opt('auto', choices=('auto', 'principle', 'full')) # Of a skill; `auto`: who plays decides
 
@@ -111,13 +111,6 @@ class EvolutionConfig:
         return self.evolves and self.gate == 'probation'
 
 # %% ../../nbs/01_core.config.ipynb #8332aec4
-@patch
-def questions(self:EvolutionConfig,
-    rounds:int,
-)->int:
-    "Failures that a teacher studies in so many rounds at most"
-    return rounds*max(self.max_analysis_deep, self.max_analysis_shallow)
-
 @patch
 def test_rounds(self:EvolutionConfig,
     iterations:int, # Of RL

@@ -15,14 +15,14 @@ from .embedding import stem, stop_words
 # %% ../../nbs/420_skills.facts.ipynb #d14e716b
 FORMS = dict( # Kind → the sentence that policies are trained on
     place='Look for {about} in {value}.', before='Before {about}: {value}.',
-    steps='To {about}: {value}.', name='{about} = {value}.')
+    steps='To {about}: {value}.', name='{about} = {value}.', habit='{value}.')
 
 @dataclass(frozen=True)
 class Fact:
     "What holds of one thing, command, aim or name"
     kind:str  # A key of `FORMS`
-    about:str # The thing, the command, the aim, or what customers say
-    value:str # Its place, the step before it, the steps to it, or what it is sold as
+    about:str # The thing, the command, the aim, what customers say, or the occasion
+    value:str # Its place, the step before it, the steps to it, what it is sold as, or what to do
 
     @property
     def sentence(self)->str:
@@ -34,7 +34,8 @@ class Fact:
     def subject(self)->str: # `look for egg`
         "What facts share that answer one question"
         about = ' '.join(map(stem, self.about.lower().split()))
-        return FORMS[self.kind].partition('{about}')[0].lower() + about
+        head, named, _ = FORMS[self.kind].partition('{about}')
+        return f'{head.lower() if named else self.kind} {about}'.replace('  ', ' ').strip()
 
 # %% ../../nbs/420_skills.facts.ipynb #98980cd4
 _place = r'[a-z]+ \d+|\w+(?:, then \w+)*'

@@ -20,11 +20,12 @@ from ..core.store import read_json
 from ..core.tables import clip, Table
 from ..envs.base import seeded, suites_of, world
 from .builders import (
-    build_client, build_episodes, build_ledger, build_local_policy, reads_like_shipped,
+    build_client, build_episodes, build_ledger, build_local_policy, MISTAKES, reads_like_shipped,
     SKILL_CHARS, starting_weights, TEACHER_TOKENS)
 from .costs import (
     at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
     play_seconds, shape_of, told_memory)
+from ..skills.teachers import LOST_PER_QUESTION, PER_QUESTION
 from .pipeline import conditions
 
 # %% ../../nbs/619_training.plan.ipynb #8b8521e1
@@ -46,7 +47,7 @@ def _samples(config):
 
 def _skill_chars(c):
     "Characters of a full block of skills, as `config.retrieval` has it"
-    entries = sum(min(n, 12) for n in (c.top_k, c.top_k_general, min(5, c.top_k_general)))
+    entries = sum(min(n, 12) for n in (c.top_k, c.top_k_general, MISTAKES))
     return min(math.inf if c.mode == 'official' else SKILL_CHARS, entries*260)
 
 # %% ../../nbs/619_training.plan.ipynb #0609388f
@@ -83,12 +84,13 @@ def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no
     asks = bool(config.model.teacher_model_id)
     during = rl.iterations//config.evolution.validation_interval*len(learn) if config.evolution.evolves else 0
     after = config.evolution.test_rounds(config.rl.iterations)*len(held_out)
-    asked, asked_after = map(config.evolution.questions, (during, after))
+    studied = max(config.evolution.max_analysis_deep, config.evolution.max_analysis_shallow)
+    asked, asked_after = (rounds*math.ceil(studied/LOST_PER_QUESTION) for rounds in (during, after))
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
     tried = after*env.test_tasks*env.collect_steps
     shown = len(conditions(len(held_out), config))
     tests = shown*len(held_out)*len(held_out[0].tests)*env.test_tasks
-    questions = suites*min(3*env.episodes//2, env.episodes//2 + 3*len(world(env.name).categories))
+    questions = suites*math.ceil(env.episodes/PER_QUESTION)
     return [
         _Phase('collect', suites*env.episodes*env.collect_steps),
         _Phase('distill', calls=asks*questions),

@@ -17,9 +17,9 @@ from .scene import CATEGORIES, ROUTER, TOOLS
 from .ways import DECISIVE
 from ..base import seeded
 from ...skills.bank import Skill
-from ...skills.consolidation import goals_of
-from ...skills.distillation import UNKNOWN, OfflineTeacher, origin
+from ...skills.distillation import fact_skill, UNKNOWN, OfflineTeacher, origin
 from ...skills.evidence import Attempt, EpisodeReader, replay
+from ...skills.facts import Fact
 
 # %% ../../../nbs/578_envs.alfworld.teacher.ipynb #c6aa8712
 class _AlfworldReader(EpisodeReader):
@@ -99,8 +99,9 @@ def tell(self:_AlfworldReader, trajs:list[Trajectory], min_count:int)->list[Skil
         return []
     places, by = zip(*[pair for pairs in paid.values() for pair in pairs])
     kinds = ' or '.join(place for place, _ in Counter(places).most_common())
-    return [Skill('', 'Look behind doors', 'Open what is closed.', f'A {kinds} is closed.', 'general',
-                  goals_of(by), origin(by, opened=n, games=len(paid)))]
+    habit = Fact('habit', 'closed places', 'open what is closed')
+    counts = origin(by, opened=n, games=len(paid))
+    return [fact_skill(habit, 'Look behind doors', f'A {kinds} is closed.', 'general', by, counts)]
 
 # %% ../../../nbs/578_envs.alfworld.teacher.ipynb #4b61c931
 _a = 'a (?:thing|place)'
