@@ -10,6 +10,11 @@ def mistake(**fields):
     return dict(description='Leaves it cold', why_it_happens='The microwave is far.',
                 how_to_avoid='Heat it first.', category='heat', evidence=[1]) | fields
 
+def episodes_in(messages):
+    "Kind, number and whether it was won, of each episode in a question to a teacher"
+    tops = re.findall(r'^Episode (\d+), of the kind "(.*?)", was (won|lost)', messages[-1]['content'], re.M)
+    return [(kind, int(number), end == 'won') for number, kind, end in tops]
+
 _FENCED = re.compile(r'\A(`{3,})markdown\n(?s:(.*))\n\1\Z')
 _HEADING = re.compile(r'^(`{3,})(?!`)(?s:.*?)\n\1$|^## (.*)$', re.M) # Or a fence, in which no heading counts
 

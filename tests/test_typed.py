@@ -92,11 +92,12 @@ def answer(r):
         return vectors(r)
     if r['body']['model'] == 'gpt-4o-mini':
         return said('<action>look</action>')
-    kind = re.search(r'Kind of task: "(\w+)"', r['body']['messages'][-1]['content'])
-    lesson = dict(title='Look first', principle='Look in closed places last.', evidence=[1],
-                  when_to_apply='Nothing is in sight yet.', description='Looking twice.',
-                  why_it_happens='Nothing was written down.', how_to_avoid='Go on to another place.')
-    return said(json.dumps([lesson | dict(category=kind[1] if kind else 'pick')]))
+    kind = re.search(r'Kinds of task: "(\w+)"', r['body']['messages'][-1]['content'])
+    how = dict(title='Look first', principle='Look in closed places last.', when_to_apply='Not seen yet.')
+    twice = dict(description='Looking twice.', why_it_happens='Nothing was written down.',
+                 how_to_avoid='Go on to another place.')
+    about = dict(category=kind[1] if kind else 'pick', evidence=[1])
+    return said(json.dumps([how | about, twice | about]))
 
 def test_point_1_with_the_whole_configuration(here, monkeypatch, capsys):
     monkeypatch.setenv('OPENAI_API_KEY', 'k'*20)

@@ -131,6 +131,7 @@ class ModelConfig:
     policy_model_id:str = opt('') # A model behind a server that acts, in `train` to collect; empty for none
     teacher_api_base:str = opt('', bare='@?#', authority='') # Address of the teacher; empty for OpenAI's
     teacher_model_id:str = opt('') # A language model that writes skills; empty for the offline teacher
+    timeout:int = opt(600, lo=1) # Seconds that a model may take for one whole answer
     budget_usd:float = opt(0.0, lo=0) # Most a run may spend on calls; 0 for no limit
     prices:str = opt('', authority='') # JSON file: model → USD per million tokens read and written
     embedding_api_base:str = opt('', bare='@?#', authority='') # Address of the embedding service

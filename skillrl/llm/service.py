@@ -225,7 +225,7 @@ class Service:
         base_url:str=None,       # Such as `http://localhost:8000/v1`; None is `usual_address`
         azure_endpoint:str=None, # Instead of `base_url`: `https://NAME.openai.azure.com`
         api_version:str=None,    # Of Azure
-        timeout:float=120.,      # Seconds for a whole answer, each time it is asked for; above 0
+        timeout:float=600.,      # Seconds for a whole answer, each time it is asked for; above 0
         retries:int=4,           # Further tries of a request that failed
         pause:Callable=pause,    # What waits between them, given seconds
     ):
@@ -318,7 +318,7 @@ def _failed(self:Service, e):
     if isinstance(e, BodyTooLarge):
         return Failed(f'{self.url} sends no reply, for {e}: look into the server', 413)
     if isinstance(e, (openai.APITimeoutError, httpx2.ReadTimeout)):
-        remedy = 'see what keeps it, or raise timeout'
+        remedy = 'see what keeps it, or raise timeout (model.timeout)'
         return Failed(f'{self.url} gave no answer within {self.timeout:g} s: {remedy}')
     at = f'POST {_shown(str(e.request.url), self.secrets)}'
     if not isinstance(e, openai.APIStatusError):

@@ -348,11 +348,11 @@ def home(self:OfflineTeacher,
 # %% ../../nbs/06_skills.distillation.ipynb #8b192959
 _GONE = 'the episodes do not show it any more' # Until they do again
 
-def _no_longer_shown(known, found, evidence):
-    "Proposals to retire what of `known`, by subject, was counted in `evidence` and is not `found` there now"
+def _no_longer_shown(known, found, evidence, asked):
+    "Proposals to retire what of `known`, by subject, was `asked` for in `evidence` and is not `found` there now"
     about = {subject_of(o) for o in found if not isinstance(o, Mistake)}
     ids = {t.id for t in evidence}
-    counted = [o for o in known.values() if {'belief', 'opened'} & {*o.provenance}]
+    counted = [o for about, o in known.items() if about in asked and {'belief', 'opened'} & {*o.provenance}]
     gone = [o for o in counted if subject_of(o) not in about
             and ids.issuperset(o.provenance.get('trajectories', ['']))]
     return [Proposal('retire', ids=(o.id,), hypothesis=_GONE) for o in gone]
@@ -387,4 +387,5 @@ def propose(self:OfflineTeacher,
         proposal = Proposal('refine' if old else 'add', _reworded(old, new, category), hypothesis=why)
         ranked.append((refused.get(normal(new.principle), 0), -asking.total(), proposal))
     ranked.sort(key=lambda row: row[:2])
-    return [*_no_longer_shown(known, found, evidence), *(proposal for *_, proposal in ranked)][:limit]
+    asked = _asked_for(evidence, [], self.reader) # That nobody asked speaks neither for a sentence nor against it
+    return [*_no_longer_shown(known, found, evidence, asked), *(proposal for *_, proposal in ranked)][:limit]

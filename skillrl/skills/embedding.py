@@ -27,7 +27,8 @@ def _singular(word):
     for many, one in (('ies', 'y'), ('ves', 'f')):
         if word.endswith(many) and len(word) > 4:
             return word[:-3] + one
-    plural = word.endswith('s') and len(word) > 3 and not word.endswith(('ss', 'us', 'is'))
+    plural = word.endswith('s') and not word.endswith(('ss', 'us', 'is', 'as'))
+    plural = plural and (len(word) > 3 or not set(word) & set('aeiou')) # `cds`, but no `its`
     return word[:-1] if plural else word
 
 def stem(word:str)->str:

@@ -151,7 +151,7 @@ def _build_chat(m, role, folder, ledger=None, fresh=False):
     cache = ReplyCache(Path(folder)/'cache', fresh) if folder else None
     ledger = build_ledger(m, log.read() if log else (), ledger)
     model, address, key = (getattr(m, f'{role}_{what}') for what in ('model_id', 'api_base', 'api_key'))
-    return build_client(model, address, key, cache=cache, ledger=ledger, log=log)
+    return build_client(model, address, key, cache=cache, ledger=ledger, log=log, timeout=m.timeout)
 
 # %% ../../nbs/610_training.builders.ipynb #ace91e69
 MISTAKES = 3 # Shown at most, those that fit best
@@ -239,9 +239,10 @@ def build_retriever(
         return None
     c = config.retrieval
     official = config.agent.prompt == 'official' or c.mode == 'official'
+    mistakes = min(5, c.top_k_general) if official else MISTAKES
     return Retriever(
         bank, 'lexical' if c.mode == 'trajectories' else c.mode, threshold=c.similarity_threshold,
-        top_k=c.top_k, top_k_general=c.top_k_general, top_k_mistakes=min(5, c.top_k_general) if official else MISTAKES,
+        top_k=c.top_k, top_k_general=c.top_k_general, top_k_mistakes=mistakes,
         prompt_chars=None if c.mode == 'official' else SKILL_CHARS, show=_skill_form(config),
         router=world(config.env.name).router, encoder=build_encoder(c, config.model))
 

@@ -308,8 +308,8 @@ class Alfworld(GeneratedWorld):
                'command to give before it, such as examine sinkbasin 1',
         steps='`about` is the aim, such as heat; `value` the verbs in order, such as take, heat, move',
         habit='`about` is the occasion; `value` is open what is closed, or search each place once')
-    home = ('All episodes come from one household. Each kind of thing stays where it is kept, what has to come '
-            'before a command stays the same, and the next games are played there.')
+    home = ('All episodes come from one household. Each kind of thing stays where it is kept, what has to '
+            'come before a command stays the same, and the next games are played there.')
     explorer = staticmethod(explorer)
 
     def make(self, name:str, verb_style:str)->HouseholdSuite:
