@@ -183,7 +183,7 @@ def check(self:RunLimits,
         writes = max(writes, bill.largest + math.ceil(later*bill.each[1]))
     self.ledger.counts = self.counts(paid, reads, writes)
     try:
-        if n:
+        if n and any(bill.each):
             self.ledger.check(model_of(self.clients['target']), *[math.ceil(n*k) for k in bill.each])
     except BudgetExceeded as e:
         raise BudgetExceeded(str(e).replace('a call of', f'{n} rollouts of')) from None

@@ -160,7 +160,7 @@ def _stays(self:Parts, p):
 
 @patch
 def _is_over(self:Parts, p):
-    "Has `p` had as many rounds as prove a part that is missed in each, and two more, or no miss in many pairs?"
+    "Has `p` had enough pairs without a miss, or as many rounds as prove a part, and two more?"
     trial = self.trials[p]
     is_idle = not trial.missed and len(trial.pairs) >= _IDLE_PAIRS
     return is_idle or trial.rounds >= math.ceil(math.log2(1/self.alpha)) + 2
