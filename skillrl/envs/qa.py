@@ -218,8 +218,8 @@ class SimpleQAEnv(SkillEnv):
         self.initial_skill = initial_skill
         self.task_types = _task_types(self.splits)
 
-    def get_initial_skill(self)->str:
-        return self.initial_skill
+    def get_initial_skill(self)->str: # The bare instruction, where there is no other
+        return self.initial_skill if self.initial_skill.strip() else f'{_BARE}\n'
 
     def get_items(self, split:str)->list[dict]: # KeyError if there is no such split
         if split not in self.splits:

@@ -45,10 +45,11 @@ class Edit:
     op:str # One of `OPS`
     content:str = '' # What to write
     target:str = ''  # What to look for
+    missed_on:int = 0 # Tasks that went wrong when it alone was left out, where that was tried
 
     def to_dict(self)->dict:
-        "`op` and `content`, and a target that is set"
-        return dict(op=self.op, content=self.content) | (dict(target=self.target) if self.target else {})
+        "`op` and `content`, and what else is set"
+        return {k: v for k, v in vars(self).items() if v or k in ('op', 'content')}
 
 # %% ../../nbs/703_skillopt.editor.ipynb #765f0cec
 def _text(d, name):

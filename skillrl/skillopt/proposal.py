@@ -102,6 +102,7 @@ def _prove(session, p, row, item_of):
     kept = parts.run(play)
     for k in kept:
         missed = parts.missed(k)
+        edits[k] = replace(edits[k], missed_on=len(missed))
         session.draft.note_needed(edits[k].content, [session.batches.items.index(item_of[i]) for i in missed])
         row['missed'] += missed
     row |= dict(kept=bool(kept), n_edits_kept=len(kept))

@@ -278,7 +278,7 @@ def merge_patches(
     raw = [r for side in _WENT for r in raw if r.source_type == side and r.patch.edits]
     if len(raw) < 2:
         return raw[0].patch if raw else Patch()
-    shown = ['\n'.join([f'### Group {i}: {r.source_type}', *_edit_lines(r.patch.edits)])
+    shown = ['\n'.join([f'### Group {i}: {r.source_type}, {len(r.ids)} tasks', *_edit_lines(r.patch.edits)])
              for i, r in enumerate(raw, 1)]
     asked = message(skill, context, edits='\n\n'.join(shown))
     patch = _patch_in(optimizer.ask('merge_final', asked, 'merge'))

@@ -6,7 +6,7 @@
 __all__ = ['play_selection', 'settle', 'close_run']
 
 # %% ../../nbs/757_skillopt.selection.ipynb #0e899927
-import math
+import math, re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -122,7 +122,7 @@ def settle(session:Session, candidate:str)->None:
         return None
     if _is_too_early(session):
         d.record |= dict(action='accept', reason='a draft: too little for the gate to see')
-        d.state.skill = candidate
+        d.state.skill, d.state.current_score = candidate, -1.
         return None
     decision, pairs = _compare_with_rival(session, candidate)
     hard, soft = d.state.tried[key] = list(compute_score([p.result for p in pairs]))
@@ -157,11 +157,15 @@ def _places(session, line):
     return list(dict.fromkeys(places))[:_ITEMS_OF_LINE]
 
 def _is_missed(session, lines, k):
-    "Is line `k` of `lines` missed when it is left out?"
+    "Is line `k` of `lines` missed when it is left out? A heading is, as long as its section has text"
+    heading = re.match(r'(#{1,6})(?!\S)', lines[k])
+    if heading:
+        section = re.split(rf'(?m)^#{{1,{len(heading[1])}}}(?!\S)', ''.join(lines[k + 1:]))[0]
+        return bool(re.sub(r'(?m)^#+(?!\S).*', '', section).strip())
     def text_of(some):
         return ''.join(text for n, text in enumerate(lines) if n != k or some)
     def play(pairs):
-        return play_pairs(session, pairs, session.batches.items, f'line {k} {parts.round}', 'lines')
+        return play_pairs(session, pairs, session.batches.items, f'lines {parts.round}', 'lines')
     parts = Parts([k], text_of, _places(session, lines[k].strip()), _CLOSING_ALPHA)
     return bool(parts.run(play))
 

@@ -322,11 +322,16 @@ def gate_plays(n:int)->int: # Of a selection split of `n` items
 
 def _kept_back(session):
     "Rollouts that have to be paid for when the steps have ended"
-    c, n = session.cfg, len(session.selection)
-    measured = c.final_passes*n
+    n = len(session.selection)
+    measured = session.cfg.final_passes*n + 2*len(session.test)
     if session.final:
         return measured
     return measured + gate_plays(n) + _CARE_FOR_LINE*len(session.draft.state.needed)
+
+def _make_room(session, n, later=None):
+    "BudgetExceeded if `n` rollouts, with `later` ones or all that are kept back, pass a limit"
+    later = _kept_back(session) if later is None else later
+    session.limits.check(session.events.bill, session.paid(), n, later)
 
 # %% ../../nbs/754_skillopt.session.ipynb #6f2ad15d
 @patch
@@ -336,18 +341,15 @@ def play(self:Session,
     split:str,
     repeat:str,     # What tells this pass over them from others
     stage:str,      # Under which it is entered
-    at_end:bool=False, # Part of the final measurement? It is kept back otherwise
+    later:int|None=None, # Rollouts to keep back; None for all that come after the steps
 )->list:            # `RolloutResult`s; BudgetExceeded or Outage
     "Play `items` under `skill`"
     c, journal = self.cfg, self.run.journal
-    later = 0 if at_end else _kept_back(self)
-    def begin(n:int)->None:
-        self.limits.check(self.events.bill, self.paid(), n, later)
     with self.events.timed(journal, step=self.next, stage=stage, role='target', n=len(items)) as bill:
         results = run_rollout(
             self.env, skill, items, target_client=self.target, executor=self.executor, journal=journal,
             split=split, repeat=repeat, retries=3, seed=c.seed,
-            begin=begin, bill=bill, stage=stage, **self.limits.of_rollouts)
+            begin=lambda n: _make_room(self, n, later), bill=bill, stage=stage, **self.limits.of_rollouts)
     d = self.draft
     d.record['lost'] = d.record.get('lost', 0) + sum(not r.ok for r in results)
     d.usage[stage] = add_usage(d.usage.get(stage, {}), *[r.usage for r in results])
@@ -356,7 +358,8 @@ def play(self:Session,
 # %% ../../nbs/754_skillopt.session.ipynb #e3f1f3dd
 @patch
 def ask(self:Session, stage:str, what:Callable, *args:Any, **kw:Any)->Any:
-    "What the optimizer answers in `what(optimizer, …)`, entered under `stage`"
+    "What the optimizer answers in `what(optimizer, …)`, entered under `stage`; BudgetExceeded"
+    _make_room(self, 0)
     self.optimizer.meters = meters = []
     with self.events.timed(self.run.journal, step=self.next, stage=stage, role='optimizer') as bill:
         try:

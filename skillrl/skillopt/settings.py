@@ -106,6 +106,7 @@ class Bill:
     paid:dict = field(default_factory=lambda: dict(target={}, optimizer={})) # Role → stage → usage
     played:int = 0            # Rollouts
     largest:int = 0           # Tokens that one call of them might have taken
+    each:tuple = (0, 0)       # Tokens that a rollout read and wrote, in the stages where that was most
 
     def add(self, row:dict)->None:
         "Add the end of a stage: its `role`, `paid` by stage; `played` and `largest` for rollouts"
@@ -114,6 +115,9 @@ class Bill:
         if row.get('played'):
             self.played += row['played']
             self.largest = max(self.largest, row['largest'])
+            used = add_usage(*row['paid'].values())
+            means = (used[k]/row['played'] for k in ('prompt_tokens', 'completion_tokens'))
+            self.each = tuple(map(max, self.each, means))
 
 # %% ../../nbs/724_skillopt.settings.ipynb #b5d56ef7
 _CARE = 1.5
@@ -174,17 +178,20 @@ def check(self:RunLimits,
     later:int,        # Rollouts to come at the end
 )->None: # BudgetExceeded if `n` more rollouts are too many
     "Make room for the rollouts to come"
-    share = later/max(1, bill.played)
-    used = add_usage(*paid['target'].values())
-    reads, writes = (math.ceil(_CARE*share*used[k]) for k in ('prompt_tokens', 'completion_tokens'))
+    reads, writes = (math.ceil(_CARE*later*k) for k in bill.each)
     if later:  # The last call must be within the budget, too, with all that it might write
-        writes = max(writes, bill.largest + math.ceil(share*used['completion_tokens']))
+        writes = max(writes, bill.largest + math.ceil(later*bill.each[1]))
     self.ledger.counts = self.counts(paid, reads, writes)
-    called, most = used['calls'], self.config.max_target_calls
+    try:
+        if n and any(bill.each):
+            self.ledger.check(model_of(self.clients['target']), *[math.ceil(n*k) for k in bill.each])
+    except BudgetExceeded as e:
+        raise BudgetExceeded(str(e).replace('a call of', f'{n} rollouts of')) from None
+    called, most = add_usage(*paid['target'].values())['calls'], self.config.max_target_calls
     each = max(1, called/max(1, bill.played))
     keep = later if each == 1 else math.ceil(_CARE*each*later)
     need = math.ceil(each*n) + keep
     self.asked, self.room = count(1), most - called - keep
     if most and called + need > most:
-        raise BudgetExceeded(f'{called} of {most} target calls are made and {need} more are needed: '
-                             'raise max_target_calls')
+        raise BudgetExceeded(f'{called} of {most} target calls are made and {need} more are needed, '
+                             f'{keep} of them to judge and test what is learnt: raise max_target_calls')

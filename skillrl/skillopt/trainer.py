@@ -60,11 +60,15 @@ class SkillOptTrainer:
         raise AttributeError(f'SkillOptTrainer has no {name!r}')
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #de472de5
+_FIRST = 5 # Rollouts that show what one takes, where tokens or dollars are limited
+
 def _baseline(session):
     "Measure the first skill on the selection split, and commit that"
     session.begin()
     s = session.draft.state
-    results = play_selection(session, s.skill, range(len(session.selection)), 'gate 0')
+    n, few = len(session.selection), _FIRST if 'ledger' in session.limits.of_rollouts else 0
+    parts = filter(None, (range(n)[:few], range(n)[few:]))
+    results = [r for places in parts for r in play_selection(session, s.skill, places, 'gate 0')]
     summary = measured([results], session.cfg.gate_metric)
     s.passes = [{str(p): score for p, score in enumerate(summary['items'])}]
     s.current_score = s.best_score = summary['score']
@@ -80,13 +84,9 @@ def _note_tried(session):
     rows = d.files['rollout_results.json']
     failed = sum(row['hard'] < 1 for row in rows if row['status'] == 'ok')
     note = dict(step=r['step'], action=r['action'], failed=failed, total=r['rollout_n'],
-                edits=d.edits, before=session.state.current_score, after=r.get('candidate_gate_score'),
+                edits=d.edits, before=r.get('gate', {}).get('before'), after=r.get('candidate_gate_score'),
                 reason=r.get('reason', ''))
     d.state.rejected = [*d.state.rejected, note]
-
-def _best_score(s):
-    "Score of the best skill over all that it was measured on, where it is the current one"
-    return s.current_score if s.skill == s.best else s.best_score
 
 def _finish_step(session):
     "Complete the record of the step, and commit it"
@@ -95,14 +95,17 @@ def _finish_step(session):
     _note_tried(session)
     s.step = record['step']
     s.usage = session.total_usage()
-    record |= dict(current_score=s.current_score, best_score=s.best_score, best_step=s.best_step,
+    current = s.current_score if s.skill == s.best else None
+    record |= dict(current_score=current, best_score=s.best_score, best_step=s.best_step,
                    skill_len=len(s.skill), gate_metric=session.cfg.gate_metric,
                    optimizer_lost=session.optimizer.missed, usage=session.usage_now())
     s.history = [*s.history, record]
     session.commit(f'steps/step_{s.step:04}', d.files | {'step_record.json': record})
     if session.cfg.verbose:
+        best = s.best_score if current is None else current
+        draft = ', beside a draft that is not measured yet' if current is None else ''
         print(f'step {s.step} of {session.batches.total}: {record["action"]}, '
-              f'current {s.current_score:.3f}, best {_best_score(s):.3f} (step {s.best_step})')
+              f'best {best:.3f} (step {s.best_step}){draft}')
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #e37f4a46
 def _step(session, n):
@@ -167,7 +170,7 @@ def _gain(before, after):
     return dict(mean=fmean(gains) if gains else 0., n=len(gains), interval=list(gain_interval(gains)))
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #64c03bad
-def _measure_anew(session, path, skill, items, known_as, repeats):
+def _measure_anew(session, path, skill, items, known_as, repeats, later):
     "Play `items` under `skill`, and make the folder of a final measurement; its summary"
     session.draft.usage = {}
     first = session.finals.get('test_eval_baseline', {})
@@ -175,7 +178,7 @@ def _measure_anew(session, path, skill, items, known_as, repeats):
         rows = read_json(path.parent/'test_eval_baseline'/'results.json')
         passes = [[RolloutResult.from_dict(row) for row in rows]]
     else:
-        passes = [session.play(skill, items, known_as['split'], repeat, path.name, at_end=True)
+        passes = [session.play(skill, items, known_as['split'], repeat, path.name, later)
                   for repeat in repeats]
     summary = measured(passes, session.cfg.gate_metric) | known_as | dict(usage=session.usage_now())
     results = [r for some in passes for r in some]
@@ -186,7 +189,7 @@ def _measure_anew(session, path, skill, items, known_as, repeats):
     return summary
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #ac57c3b4
-def _measure_final(session, folder, skill, items, split, repeats):
+def _measure_final(session, folder, skill, items, split, repeats, later=0):
     "What `items` under `skill` come to, played or read from `folder`; None if a limit forbids it"
     path = Path(session.cfg.out_root)/folder
     known_as = dict(skill_hash=skill_hash(skill), passes=len(repeats), split=split,
@@ -194,7 +197,7 @@ def _measure_final(session, folder, skill, items, split, repeats):
     summary = known_summary(path, known_as)
     try:
         if summary is None:
-            summary = _measure_anew(session, path, skill, items, known_as, repeats)
+            summary = _measure_anew(session, path, skill, items, known_as, repeats, later)
     except BudgetExceeded:
         session.limited = True
         return None
@@ -209,8 +212,8 @@ def _measure_best(session):
     repeats = [f'final {k}' for k in range(c.final_passes)]
     if not repeats:
         return None
-    items, split = session.selection, c.selection_split
-    return _measure_final(session, 'final_selection_eval', s.best, items, split, repeats)
+    items, split, later = session.selection, c.selection_split, 2*len(session.test)
+    return _measure_final(session, 'final_selection_eval', s.best, items, split, repeats, later)
 
 def _first_measured(session):
     return read_json(Path(session.cfg.out_root)/BASELINE/'summary.json')
@@ -220,9 +223,9 @@ def _measure_tests(session):
     c, s = session.cfg, session.state
     if not c.eval_test:
         return [None, None]
-    skills = dict(test_eval_baseline=s.initial, test_eval_best=s.best)
-    return [_measure_final(session, folder, skill, session.test, 'test', ['test'])
-            for folder, skill in skills.items()]
+    items, later = session.test, len(session.test)*(s.best != s.initial)
+    before = _measure_final(session, 'test_eval_baseline', s.initial, items, 'test', ['test'], later)
+    return [before, _measure_final(session, 'test_eval_best', s.best, items, 'test', ['test'])]
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #8fe374f3
 def _summary_of_test(before, after):
@@ -251,7 +254,7 @@ def _summary_of_steps(session, stopped):
 def _summary_of_selection(session, fresh):
     "Scores on the selection split, of which `fresh` is a measurement that chose nothing"
     s, best = session.state, fresh or {}
-    score, current = best.get('score'), s.current_score
+    score, current = best.get('score'), s.current_score if s.skill == s.best else None
     if not fresh and not session.cfg.final_passes:
         score = s.best_score
     if fresh and s.skill == s.best:

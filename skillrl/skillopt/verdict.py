@@ -90,6 +90,7 @@ def decide(
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #4f73b291
 _AT_ONCE = 4 # Parts that are left out in one round
+_IDLE_PAIRS = 8 # After which a part goes that was missed in none of them
 
 @dataclass
 class Parts:
@@ -159,8 +160,10 @@ def _stays(self:Parts, p):
 
 @patch
 def _is_over(self:Parts, p):
-    "Has `p` had as many rounds as prove a part that is missed in each, and two more?"
-    return self.trials[p].rounds >= math.ceil(math.log2(1/self.alpha)) + 2
+    "Has `p` had enough pairs without a miss, or as many rounds as prove a part, and two more?"
+    trial = self.trials[p]
+    is_idle = not trial.missed and len(trial.pairs) >= _IDLE_PAIRS
+    return is_idle or trial.rounds >= math.ceil(math.log2(1/self.alpha)) + 2
 
 # %% ../../nbs/718_skillopt.verdict.ipynb #4db35d15
 @patch
