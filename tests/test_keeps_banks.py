@@ -16,6 +16,7 @@ from skillrl.core.store import JsonlLog
 from skillrl.training import phases
 from skillrl.training.phases import evolve_bank
 from skillrl.training.phases import collect_games
+from skillrl.training.pipeline import train
 from skillrl.core.trajectory import success_rate
 from skillrl.viewers.bank_view import fates
 
@@ -103,6 +104,20 @@ def test_rounds_in_several_calls_write_what_rounds_in_one_call_write(here, tmp_p
     kept = load_trajectories(tmp_path/'a'/'trajectories.jsonl')
     assert kept[:24] == load_trajectories(here/'t.json')
     assert sum(map(len, kept[24:])) == sum(r['steps'] for r in records)
+
+def test_evolve_makes_the_bank_that_a_run_makes(tmp_path, capsys):
+    config = SkillRLConfig().merged(dict(
+        env=dict(train_suites=1, test_suites=1, episodes=12, test_tasks=6),
+        sft=dict(epochs=0), rl=dict(iterations=0)))
+    run = train(config, tmp_path/'run')
+    rows = JsonlLog(run/'trajectories.jsonl').read()
+    before = [row for row in rows if row['metadata']['phase'] == 'collect']
+    JsonlLog(tmp_path/'t.jsonl').append(row for row in before if row['metadata']['suite'] == 'test-000')
+    banks = run/'bank'/'test-000'
+    skillrl(capsys, 'evolve', '--suite', 'test-000', '--skill-bank', banks/'v0000.json', '--rounds', 6,
+            '--trajectories', tmp_path/'t.jsonl', '--output', tmp_path/'b', '--set', 'env.test_tasks=6')
+    versions = files(banks)
+    assert len(versions) == 7 and versions == {name: files(tmp_path/'b')[name] for name in versions}
 
 @pytest.fixture
 def memories(monkeypatch):

@@ -332,7 +332,8 @@ def evolve_on(
     if not config.evolution.on_probation:
         games = _next_games(suite, 'val', config.env.test_tasks, number)
         seed = derive_seed(config.seed, 'evolve', number, suite.name)
-        experience.seen = play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, seed)
+        episodes = build_episodes(suite, games, bank, config)
+        experience.seen = play_episodes(policy, episodes, suite, config, seed)
     of = world(config.env.name)
     new, record = evolve(bank, experience, teacher or of.teacher(), config.evolution, of.router)
     return new, dict(round=number, suite=suite.name, steps=sum(map(len, experience.seen))) | record
