@@ -195,7 +195,8 @@ def test_a_function_proposes_what_the_bank_does_not_say_and_rests_it_on_the_fail
     assert row['principle'] == 'Look, say 9 episodes.' and row['kept'] and row['category'] == 'cool'
     assert row['provenance']['trajectories'] == record['failures']
     assert evolve(new, Experience(played('seen', 4), [won]), look, settings())[1]['proposals'] == []
-    assert len(evolve(bank_of(), Experience(played('s', 4)), look, settings(max_new_skills=1))[0].items()) == 1
+    few = evolve(bank_of(), Experience(played('s', 4)), look, settings(max_new_skills=1))[0]
+    assert len(few.items()) == 1
 
 def test_a_function_may_say_skills_and_mistakes_which_stay_as_they_are():
     skill = Skill('', 'Doors', 'Open doors.', category='heat', provenance=dict(teacher='Ada'))
