@@ -81,7 +81,6 @@ def _krill_trajectory(d, router=None):
 # %% ../../nbs/270_core.formats.ipynb #99772a35
 _TASK = re.compile(r'Your task is to:\s*(.+)', re.I)
 _ACTION = re.compile(r'\baction[\s*]*:[\s*]*(\S.*?)[\s*]*$', re.I | re.M)
-_CONSENT = re.compile(r'\W*ok(ay)?\W*', re.I) # To instructions
 
 def _turns(turns):
     "Pairs (does the agent speak?, what is said) of a conversation"
@@ -111,7 +110,7 @@ def _conversation(d, router, gaps):
             if goals:
                 task, shown = goals[-1].strip(), []
             shown.append(_observation(text))
-        elif task and not _CONSENT.fullmatch(text):
+        elif task: # Before it stand instructions, and consent to them
             actions = _ACTION.findall(text)
             action = actions[-1] if actions else text.strip()
             steps.append(Step('\n'.join(shown), action, reply=text, ok=bool(actions)))
