@@ -178,10 +178,6 @@ def test_the_score_of_a_difference_takes_the_likeliest_share_of_losses(wins, los
     spread = math.sqrt(n*(2*q + d*(1 - d)))
     assert _tango_score(wins, losses, n, d) == pytest.approx((wins - losses - n*d - 1)/spread, abs=1e-3)
 
-def test_a_change_is_worse_only_where_it_loses_games():
-    assert phases.Change() == phases.Change(0, 0., 0., 0)
-    assert [phases.Change(2, .5, after, 4).worse for after in (.25, .5, .75)] == [True, False, False]
-
 @pytest.mark.parametrize('every, due', [(3, [None, None, 0, None, None, 1, None]), (0, [None]*7)])
 def test_a_round_of_evolution_is_due_after_so_many_iterations(monkeypatch, every, due):
     monkeypatch.setattr(phases, 'draw_groups', lambda *args: ([], [None]))

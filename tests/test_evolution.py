@@ -1,5 +1,6 @@
 "Evolution with teachers and experience less tidy than the lesson's"
 import json
+from dataclasses import replace
 import pytest
 from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.households import Household
@@ -7,6 +8,7 @@ from skillrl.envs.alfworld.world import HouseholdSuite
 from skillrl.envs.base import SPLITS
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, Skill, SkillBank, usefulness)
+from skillrl.skills.distillation import as_teacher, distill
 from skillrl.skills.evolution import (
     Experience, evolve, _weak_categories, with_counts)
 from skillrl.skills.trials import consider, refused_as, Round
@@ -171,3 +173,43 @@ def test_a_bank_of_another_tool_can_evolve():
     bank = SkillBank.from_dict(dict(general_skills=[theirs], task_specific_skills={}))
     new, record = one_round(bank, Says(add(GOOD)), played('seen', 8, skills=['a']))
     assert record['kept'] == ['cool_001'] and new.get('a').stats['retrieved'] == 16
+
+# --- teachers ---
+
+def look(trajs):
+    yield from [GOOD, '', f'Look, say {len(trajs)} episodes.']
+
+def test_a_function_is_a_teacher_that_distils_sentences():
+    trajs = played('seen', 2) + played('more', 1, categories=['heat'])
+    bank = distill(trajs, look)
+    assert [o.principle for o in bank.items()] == [GOOD, 'Look, say 5 episodes.']
+    assert {o.category for o in bank.items()} == {'heat'} and len({o.id for o in bank.items()}) == 2
+    assert [o.provenance['trajectories'] for o in bank.items()] == [[t.id for t in trajs]]*2
+    assert {o.provenance['teacher'] for o in bank.items()} == {'look'}
+    assert distill(trajs, lambda trajs: GOOD).items()[0].category == 'heat'
+
+def test_a_function_proposes_what_the_bank_does_not_say_and_rests_it_on_the_failures():
+    won = replace(played('old', 1)[0], success=True)
+    new, record = evolve(bank_of(GOOD), Experience(played('seen', 4), [won]), look, settings())
+    row, = record['proposals']
+    assert row['principle'] == 'Look, say 9 episodes.' and row['kept'] and row['category'] == 'cool'
+    assert row['provenance']['trajectories'] == record['failures']
+    assert evolve(new, Experience(played('seen', 4), [won]), look, settings())[1]['proposals'] == []
+    lost = played('s', 4)
+    assert len(as_teacher(look, 'propose').propose(bank_of(), lost, lost, ['cool'], 1)) == 1
+
+def test_a_function_may_say_skills_and_mistakes_which_stay_as_they_are():
+    skill = Skill('', 'Doors', 'Open doors.', category='heat', provenance=dict(teacher='Ada'))
+    slip = Mistake('', 'Waiting', how_to_avoid='Do not wait.')
+    bank = distill(played('seen', 1), lambda trajs: [skill, slip])
+    by = [(o.category, o.provenance['teacher']) for o in bank.items()]
+    assert by == [('heat', 'Ada'), ('general', '<lambda>')]
+    assert skill.skill_id == '' and skill.provenance == dict(teacher='Ada')
+
+@pytest.mark.parametrize('teacher, says', [
+    ('Look.', 'is no teacher: pass an object with distill'), (Says, 'is no teacher'), (5, 'is no teacher'),
+    (lambda trajs: None, 'returned None: let it return sentences'),
+    (lambda trajs: [5], 'returned 5: let it')])
+def test_what_is_no_teacher_is_told_so(teacher, says):
+    with pytest.raises(ValueError, match=says):
+        distill(played('seen', 1), teacher)

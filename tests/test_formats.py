@@ -2,10 +2,12 @@
 import json, os, re
 from pathlib import Path
 import pytest
+from skillrl.cli.main import main
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.scene import alfworld_category
 from skillrl.core.formats import _krill_trajectory, load_memories, load_trajectories, save_trajectories
 from skillrl.core.trajectory import Step, Trajectory, by_category, select
+from skillrl.skills.bank import SkillBank
 
 REAL = os.environ.get('SKILLRL_REAL_DATA')
 no_real_data = 'SKILLRL_REAL_DATA is not set: it should name a folder with the official data of three worlds'
@@ -90,6 +92,10 @@ GOOD = json.dumps(episode(0).to_dict())
     ('[\n{"id": "a",\n "task": x}\n]', 3, 'not JSON'),
     ('[{"task_description": "x", "steps": [5], "id": "k"}]', 'record 1', 'step 0'),
     ('[{"memory_id": "m"}]', 'record 1', 'load_memories'),
+    ('[{"conversations": 5}]', 'record 1', '`conversations` should be of type list'),
+    ('[{"conversations": [{"from": "robot", "value": "hi"}]}]', 'record 1', 'turn 0 should have'),
+    ('[{"conversations": [{"from": "gpt", "value": null}]}]', 'record 1', 'turn 0 should have'),
+    ('[{"conversations": [{"from": "gpt", "value": "Action: look"}]}]', 'record 1', 'should set a task'),
 ])
 def test_refusals_name_file_line_and_fault(tmp_path, text, line, says):
     f = tmp_path/'odd.jsonl'
@@ -181,3 +187,67 @@ def test_real_router():
     won = {c: (len(select(g, True)), len(select(g, False))) for c, g in by_category(ms).items()}
     assert won == dict(pick=(32, 6), pick_two=(9, 29), look=(20, 14), clean=(17, 19), heat=(16, 26),
                        cool=(19, 16))
+
+# --- conversations of ETO ---
+
+ROOM = ('Here is your task. You are in the middle of a room. Looking quickly around you, '
+        'you see a fridge 1.\nYour task is to: {}')
+
+def chat(*turns, task='put a hot egg in garbagecan.', names=('human', 'gpt'), **fields):
+    said = [('human', 'Interact with a household.'), ('gpt', 'OK'), ('human', ROOM.format(task)), *turns]
+    named = dict(zip(('human', 'gpt'), names))
+    role, text = ('from', 'value') if names[0] == 'human' else ('role', 'content')
+    return {'conversations': [{role: named[who], text: words} for who, words in said]} | fields
+
+def loaded(tmp_path, *records):
+    (tmp_path/'raw.json').write_text(json.dumps(records))
+    return load_trajectories(tmp_path/'raw.json', router=ROUTER)
+
+@pytest.mark.parametrize('said, action, ok', [
+    ('Thought: cold.\nAction: go to fridge 1', 'go to fridge 1', True),
+    ('thought: cold.\naction: go to fridge 1', 'go to fridge 1', True),
+    ('**Action:** go to fridge 1', 'go to fridge 1', True),
+    ('**Action: go to fridge 1**', 'go to fridge 1', True),
+    ('ACTION : go to fridge 1  ', 'go to fridge 1', True),
+    ('Action:\ngo to fridge 1', 'go to fridge 1', True),
+    ('Thought: the action: go away\nAction: go to fridge 1', 'go to fridge 1', True),
+    ('Thought: eggs keep cold. Action: go to fridge 1', 'go to fridge 1', True),
+    ('My reaction: none', 'My reaction: none', False), ('Action:', 'Action:', False)])
+@pytest.mark.parametrize('names', [('human', 'gpt'), ('user', 'assistant')])
+def test_a_reply_of_a_conversation_is_a_step(tmp_path, said, action, ok, names):
+    t, = loaded(tmp_path, chat(('gpt', said), names=names))
+    assert [(s.action, s.ok, s.reply, s.reward) for s in t.steps] == [(action, ok, said, 1)]
+    assert t.steps[0].observation.startswith('You are in the middle') and t.task.startswith('put a hot egg')
+
+def test_what_has_no_observation_is_kept_and_counted(tmp_path):
+    "Krill's converter drops such a step, and one whose *action* is in lower case, and moves the reward"
+    won = chat(('gpt', 'Action: go to fridge 1'), ('gpt', 'action: open fridge 1'),
+               ('human', 'Observation: You open the fridge 1.'), ('gpt', 'Action: look'), ('human', 'Done.'))
+    with pytest.warns(UserWarning, match='raw.json: 2 steps without an observation'):
+        t, again = loaded(tmp_path, won, won | {'id': 'egg'})
+    assert [s.observation for s in t.steps][1:] == ['', 'You open the fridge 1.']
+    assert [s.reward for s in t.steps] == [0, 0, 1] and t.success and t.final_observation == 'Done.'
+    assert (again.id, len(t.id)) == ('egg', 12) and t.id == loaded(tmp_path, won)[0].id
+
+@pytest.mark.parametrize('game, category', [
+    ('pick_and_place_simple-Mug-None-Shelf-1/trial_T1/game.tw-pddl', 'pick'),
+    ('/data/two/train/pick_clean_then_place_in_recep-Mug-None-Shelf-1/trial_T1/game.tw-pddl', 'clean'),
+    ('train/pick_two_obj_and_place-CD-None-Safe-3/trial_T1', 'pick_two'), ('', 'heat'), (None, 'heat')])
+def test_the_router_sorts_a_conversation_by_its_game_or_its_task(tmp_path, game, category):
+    assert loaded(tmp_path, chat(('gpt', 'Action: look'), game_file=game))[0].category == category
+
+def test_distill_and_inspect_read_the_file_that_krill_converts(tmp_path, capsys):
+    "`convert_eto_trajectories.py` and its `distill` are one command of ours"
+    def found(thing):
+        return chat(('gpt', 'Thought: It may be cold.\nAction: go to fridge 1'),
+                    ('human', f'Observation: On the fridge 1, you see a {thing} 1.'),
+                    ('gpt', f'Thought: There.\nAction: take {thing} 1 from fridge 1'),
+                    ('human', f'Observation: You pick up the {thing} 1 from the fridge 1.'),
+                    ('gpt', f'Thought: Now heat.\nAction: heat {thing} 1 with microwave 1'),
+                    task=f'put a hot {thing} in garbagecan.', game_file='pick_heat_then_place_in_recep-1')
+    raw, bank = tmp_path/'raw.json', tmp_path/'bank.json'
+    raw.write_text(json.dumps([found(thing) for thing in ('egg', 'mug')]))
+    assert main(['inspect', str(raw)]) == 0 and '2 episodes' in capsys.readouterr().out
+    assert main(['distill', '--trajectories', str(raw), '--output', str(bank)]) == 0
+    said = [o.principle for o in SkillBank.load(bank).items('active')]
+    assert {'Look for egg in fridge 1.', 'Look for mug in fridge 1.'} <= {*said}, said

@@ -1,12 +1,9 @@
 "Intervals: how often they hold the truth, by listing every outcome"
 import math, random
-from types import SimpleNamespace
 import pytest
 from skillrl.training import evaluate
 from skillrl.skillopt import trainer as report
-from skillrl.core.config import SkillRLConfig
 from skillrl.core.stats import interval, paired_interval
-from skillrl.training import phases
 from skillrl.core.trajectory import Trajectory
 
 def played(won):
@@ -105,19 +102,3 @@ def test_the_t_quantile_is_right_for_any_number_of_seeds(df):
     values = [0, 2]*((df + 1)//2) + [1]*((df + 1) % 2)
     r, spread = evaluate.over_seeds(values), math.sqrt(sum((v - 1)**2 for v in values)/df/(df + 1))
     assert (r.high - r.mean)/spread == pytest.approx(T[df], abs=1e-4)
-
-@pytest.mark.parametrize('lost', [1, 4])
-def test_a_game_that_one_bank_did_not_play_is_no_pair(monkeypatch, lost):
-    monkeypatch.setattr(phases, 'touched', lambda old, new, games: games)
-    monkeypatch.setattr(phases, 'build_retriever', lambda bank, config: bank)
-    monkeypatch.setattr(phases, 'build_episodes', lambda suite, games, bank, config: bank)
-    def play(policy, bank, *args, **how):
-        return played([1]*4)[lost:] if bank == 'new' else played([0]*4)
-    monkeypatch.setattr(phases, 'play_episodes', play)
-    suite = SimpleNamespace(live=False, games=lambda *which: [None]*which[1])
-    if lost == 4:
-        with pytest.raises(RuntimeError, match='none of the 24 games was played both ways'):
-            phases.change_of(None, suite, 'old', 'new', SkillRLConfig())
-    else:
-        change = phases.change_of(None, suite, 'old', 'new', SkillRLConfig())
-        assert (change.n, change.before, change.after) == (3, 0, 1)

@@ -9,6 +9,8 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.world import HouseholdSuite
 from skillrl.core.tables import row_name
 from skillrl.core.store import data_path
+from skillrl.skills.bank import Skill, SkillBank
+from skillrl.training.pipeline import train
 
 SECRET = 'sk-never-written'
 SMALL = dict(env=dict(train_suites=1, test_suites=1, episodes=2, test_tasks=1, max_steps=3),
@@ -181,6 +183,40 @@ def test_a_run_folder_in_use_is_left_alone(tmp_path, capsys):
 
 def test_the_shipped_base_is_small():
     assert sum(p.stat().st_size for p in data_path('base').rglob('*')) < 4e6
+
+class OwnTeacher:
+    def __init__(self):
+        self.asked = []
+
+    def distill(self, trajs):
+        self.asked.append('distill')
+        return [Skill('', 'Doors', 'Open doors.', category=trajs[0].category)]
+
+    def propose(self, bank, failures, evidence, categories, limit):
+        self.asked.append('propose')
+        return []
+
+def test_a_run_learns_from_a_teacher_of_ones_own_and_goes_on_with_it(tmp_path):
+    def teacher(trajs):
+        return ['Open doors.']
+    config = SkillRLConfig().merged(SMALL)
+    train(config, tmp_path/'by_function', teacher=teacher)
+    bank = SkillBank.load(tmp_path/'by_function'/'bank'/'test-000')
+    assert [o.principle for o in bank.items()] == ['Open doors.']
+    def stop(phase, done, total):
+        if phase == 'distill':
+            raise KeyboardInterrupt
+    own = OwnTeacher()
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path/'own', step=stop, teacher=own)
+    assert own.asked == ['distill']
+    train(None, tmp_path/'own', resume=True, teacher=own)
+    assert own.asked[:2] == ['distill']*2 and 'propose' in own.asked
+
+def test_what_is_no_teacher_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match='pass an object with distill and propose, or a function'):
+        train(SkillRLConfig(), tmp_path/'run', teacher=[])
+    assert not (tmp_path/'run').exists()
 
 def test_a_live_server_can_be_played_and_learned_on(tmp_path, capsys):
     "Krill's protocol, over a real socket, through the commands a user types"

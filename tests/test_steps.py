@@ -183,4 +183,4 @@ def test_a_resumed_run_sends_no_key_to_an_address_that_only_its_folder_names(tmp
         with pytest.raises(ValueError, match=re.escape(s.url)):
             pipeline.train(None, tmp_path/'run', True)
         with pytest.raises(Stop):
-            pipeline.train(None, tmp_path/'run', True, stop, named=(s.url,))
+            pipeline.train(config.opened([s.url]), tmp_path/'run', True, stop)

@@ -268,6 +268,8 @@ _RL = Command('steps.rl', _flags(_PLAY + _TEACHER + 'suite skill-bank',
 # %% ../../nbs/890_cli.main.ipynb #c0f1b010
 _EVOLVE = Command('steps.evolve', _flags(_PLAY + _CHAT + _TEACHER + 'engine suite',
     skill_bank=_flag('the bank to begin with', BANK, metavar='PATH'),
+    trajectories=_flag('episodes played there before; those of its own folder are used anyway', 'none',
+                       metavar='PATH'),
     rounds=_number('rounds on fresh games', 2, default=2),
     output=_path('folder for its versions', 'data/evolved', 'DIR')), 'folder')
 

@@ -22,9 +22,9 @@ from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..core.session_logs import find_sessions, session_files
 from ..core.agent_sessions import to_trajectories, tool_table
 from ..core.store import (
-    atomic_folder, JsonlLog, require_writable, save_or_rescue)
+    atomic_folder, JsonlLog, require_writable, save_or_rescue, to_json)
 from ..core.tables import counted, row_name, Table
-from ..core.trajectory import success_rate
+from ..core.trajectory import success_rate, Trajectory
 from ..envs.base import world
 
 # %% ../../nbs/855_cli.steps.ipynb #855imports2
@@ -41,11 +41,11 @@ from skillrl.training.builders import (
 from ..training.evaluate import (
     compare, describe_evolution, describe_gain, describe_shown, evaluate as play)
 from skillrl.training.phases import (
-    Change, change_of, collect_games, demonstrations, drawn_rows, evolve_bank, fine_tune, learns_from_won,
+    collect_games, demonstrations, drawn_rows, evolve_bank, fine_tune, learns_from_won,
     train_in_suite)
 from ..training.pipeline import train as run_loop
 from ..training.plan import quick_preflight, require_preflight, RunPlan, teacher_line, told_plan
-from ..viewers.bank_view import round_text
+from ..viewers.bank_view import fates, round_text
 from ..viewers.inspection import fitted, kind_of, load_bank, report_text
 from ..viewers.report import write_proof_page
 
@@ -271,11 +271,10 @@ def _rl_summary(log, rounds, suite, path, bank_path):
     return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {bank_path}'
 
 # %% ../../nbs/855_cli.steps.ipynb #a646b158
-def _save_rounds(bank, rounds, change, folder):
-    "Write every version of a bank, the first again where the last is worse, and the records of its rounds"
-    again = [bank] if change.worse else []
+def _save_rounds(bank, rounds, folder):
+    "Write every version of a bank, and the records of its rounds"
     with atomic_folder(folder) as tmp:
-        for version in [bank, *(after for after, _ in rounds), *again]:
+        for version in [bank, *(after for after, _ in rounds)]:
             version.save(version_path(tmp))
         JsonlLog(tmp/'evolution.jsonl').append([record for _, record in rounds])
 
@@ -290,12 +289,13 @@ def rl(args:Namespace)->int: # Exit status
     with Progress() as step:
         log, rounds = train_in_suite(policy, suite, bank, config, partial(step, 'rl'), teacher, evidence)
     where = _written(policy.save, args.output)
-    change = change_of(policy, suite, bank, rounds[-1][0], config) if rounds else Change()
-    beside = _written(partial(_save_rounds, bank, rounds, change), f'{args.output}.bank')
-    print(_rl_summary(log, rounds, suite, where, beside), f'bank: {change}{_account(teacher)}', sep='\n')
+    beside = _written(partial(_save_rounds, bank, rounds), f'{args.output}.bank')
+    print(f'{_rl_summary(log, rounds, suite, where, beside)}{_account(teacher)}')
     return int((where, beside) != (Path(args.output), Path(f'{args.output}.bank')))
 
 # %% ../../nbs/855_cli.steps.ipynb #919ef7ca
+_EPISODES = 'trajectories.jsonl' # In a folder of `evolve`
+
 def _first_version(file, folder):
     "The latest bank in `folder`, after the first was put there"
     there = versions(folder)
@@ -306,16 +306,23 @@ def _first_version(file, folder):
         load_bank(file or BANK).save(version_path(folder))
     return SkillBank.load(folder)
 
+def _past(folder, file, config):
+    "What was played before: the episodes that `folder` holds, and those of `file` besides"
+    rows = JsonlLog(folder/_EPISODES).read()
+    there = set(map(to_json, rows))
+    given = _played(file, config) if file else []
+    return [*map(Trajectory.from_dict, rows), *(t for t in given if to_json(t.to_dict()) not in there)]
+
 # %% ../../nbs/855_cli.steps.ipynb #4cc11186
 def _active(bank):
     "How many entries of `bank` a prompt may show"
     tried = len(bank.items(PROBATION))
     return f'{len(bank.items("active"))} of {len(bank.items())} entries active and {tried} on probation'
 
-def _evolve_rounds(bank, play_round, folder, n):
+def _evolve_rounds(bank, play_round, folder, n, played, teacher):
     "The bank after `n` rounds, and where it is: no round follows one that `folder` has no room for"
-    log = JsonlLog(folder/'evolution.jsonl')
-    first = len(log.read())
+    log, episodes = JsonlLog(folder/'evolution.jsonl'), JsonlLog(folder/_EPISODES)
+    first, saved = len(log.read()), len(episodes.read())
     with Progress() as step:
         for i in range(first, first + n):
             step('rounds', i - first, n)
@@ -323,8 +330,11 @@ def _evolve_rounds(bank, play_round, folder, n):
             where = _written(bank.save, version_path(folder))
             if where.parent != folder:
                 return bank, where
+            episodes.append([t.to_dict() for t in played[saved:]])
             log.append([record])
-            print(round_text(record), flush=True)
+            saved = len(played)
+            lines = '\n  '.join([round_text(record), *fates(record, bank)])
+            print(f'{lines}{_account(teacher)}', flush=True)
     return bank, folder
 
 # %% ../../nbs/855_cli.steps.ipynb #919ef7c2
@@ -335,11 +345,12 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
     teacher = build_teacher(config, folder/'teacher', args.fresh)
     ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
     policy = build_policy(config, ledger, folder/'policy', args.fresh)
+    played = _past(folder, args.trajectories, config)
     bank = _first_version(args.skill_bank, folder)
     def play_round(bank:Any, i:int)->tuple[Any, dict]:
-        return evolve_bank(policy, suite, bank, config, teacher, i)
-    bank, where = _evolve_rounds(bank, play_round, folder, args.rounds)
-    print(f'{bank!r}, {_active(bank)}: {where}{_account(teacher)}')
+        return evolve_bank(policy, suite, bank, config, teacher, i, played)
+    bank, where = _evolve_rounds(bank, play_round, folder, args.rounds, played, teacher)
+    print(f'{bank!r}, {_active(bank)}: {where}')
     return int(where != folder)
 
 # %% ../../nbs/855_cli.steps.ipynb #113a7b1b

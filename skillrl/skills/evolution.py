@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from ..core.config import EvolutionConfig
 from .bank import Entry, Proposal, SkillBank
-from .distillation import OfflineTeacher
+from .distillation import OfflineTeacher, as_teacher
 from .guard import examine
 from .trials import Round, consider, refused_as, settle_trials, with_counts
 from ..core.trajectory import Trajectory, by_category, rate_of_tries, select
@@ -129,7 +129,7 @@ def _settled(bank, experience, now): # And the rows of what changed
 def evolve(
     bank:SkillBank, # Left as it is
     experience:Experience,
-    teacher:object=None, # Anything with `propose`; an `OfflineTeacher` if left out
+    teacher:object=None, # For `as_teacher`; an `OfflineTeacher` if left out
     config:EvolutionConfig|None=None, # The defaults if left out
     router:Callable|None=None, # Of the world
 )->tuple[SkillBank, dict]: # The new bank, and the record of the round; ValueError if a test game was played
@@ -144,7 +144,8 @@ def evolve(
     now = Round(weak, config, category_of, router)
     counted, verdicts = _settled(with_counts(bank, seen), experience, now) # What the episodes say
     # What the teacher proposes
-    asked = _ask(teacher or OfflineTeacher(), counted, failures, known, weak, config.max_new_skills)
+    teacher = as_teacher(teacher or OfflineTeacher(), 'propose')
+    asked = _ask(teacher, counted, failures, known, weak, config.max_new_skills)
     new, rows = _try_all(asked, counted, now) # The next version
     new, more = _settled(new, experience, now) # What is like others that helped need not wait
     before, after = (b.metadata.get('version', 0) for b in (counted, new))

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['TRIES', 'collect_games', 'collect_together', 'transcripts', 'learns_from_won', 'demonstrations', 'drawn_rows',
            'fine_tune', 'draw_groups', 'trial_trajectory', 'experience_in', 'play_trials', 'evolve_on', 'Iteration',
-           'rl_iterations', 'train_in_suite', 'Change', 'change_of', 'evolve_bank']
+           'rl_iterations', 'train_in_suite', 'evolve_bank']
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fastcore.basics import groupby
 from typing import Any
 from ..agent.episode import Episode, demonstrate
@@ -19,15 +19,13 @@ from ..agent.contract import write_reply
 from skillrl.training.builders import (
     build_episodes, build_retriever, build_rl_policy, build_threads, derive_seed, play_episodes,
     rollout_limits)
-from .evaluate import TEST_TEMPERATURE
 from ..core.config import SkillRLConfig
 from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
 from ..skills.evolution import Experience, evolve
 from ..skills.retrieval import advice, render
-from ..skills.trials import (
-    TrialRetriever, choose_games, draw_trials, on_trial, touched, with_counts)
+from ..skills.trials import TrialRetriever, choose_games, draw_trials, on_trial
 from ..core.trajectory import Trajectory, select
 
 # %% ../../nbs/615_training.phases.ipynb #d7589795
@@ -326,7 +324,7 @@ def evolve_on(
     suite:Any,
     bank:SkillBank,    # Of the suite
     config:SkillRLConfig,
-    experience:Experience,
+    experience:Experience, # Takes those games where they are played here
     teacher:Any=None,  # Who proposes; the offline teacher if left out
     number:int=0,      # Of the round, from 0
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
@@ -334,8 +332,8 @@ def evolve_on(
     if not config.evolution.on_probation:
         games = _next_games(suite, 'val', config.env.test_tasks, number)
         seed = derive_seed(config.seed, 'evolve', number, suite.name)
-        seen = play_episodes(policy, build_episodes(suite, games, bank, config), suite, config, seed)
-        experience = replace(experience, seen=seen)
+        episodes = build_episodes(suite, games, bank, config)
+        experience.seen = play_episodes(policy, episodes, suite, config, seed)
     of = world(config.env.name)
     new, record = evolve(bank, experience, teacher or of.teacher(), config.evolution, of.router)
     return new, dict(round=number, suite=suite.name, steps=sum(map(len, experience.seen))) | record
@@ -379,88 +377,28 @@ def train_in_suite(
     config:SkillRLConfig,
     step:Callable[[int, int], Any]|None=None, # Called with (iterations done, in all)
     teacher:Any=None,    # Who proposes; the offline teacher if left out
-    evidence:Sequence[Trajectory]=(), # Earlier trajectories the teacher may use as well
+    evidence:Sequence[Trajectory]=(), # What was played in it before
 )->tuple[list[dict], list]: # One dict per iteration; pairs of the bank and the record of each evolution round
     "GRPO in one suite, with a bank that evolves"
     from skillrl.training.rl import GRPOTrainer
     logs, rounds = [], []
-    played, seen = [], [] # In all, and since the last round
+    past, seen = [*evidence], [] # Before the last round, and since
     def bank_of(suite:Any)->SkillBank|None:
         return rounds[-1][0] if rounds else bank
     n = config.rl.iterations
     trainer = GRPOTrainer(policy, config.rl)
-    for it in rl_iterations(trainer, [suite], bank_of, config, range(n), lambda suite: played):
+    for it in rl_iterations(trainer, [suite], bank_of, config, range(n), lambda suite: past + seen):
         logs.append(it.log)
-        new = [t for _, t in it.played]
-        played += new
-        seen += new
+        seen += [t for _, t in it.played]
         if it.due is not None:
-            found, seen = experience_in(suite, config, seen, evidence), []
+            found = experience_in(suite, config, seen, past)
+            past, seen = past + seen, []
             rounds.append(evolve_on(trainer.policy, suite, bank_of(suite), config, found, teacher, it.due))
         if step:
             step(it.number + 1, n)
     return logs, rounds
 
 # %% ../../nbs/615_training.phases.ipynb #ef30e3bc
-_PAIRS = 24 # Fresh games at most, on which a bank before and after a change is compared
-
-@dataclass
-class Change:
-    "What fresh games say of a bank before and after a change"
-    n:int = 0         # Games whose prompts the change alters; with none there is nothing to say
-    before:float = 0. # Share won with the old bank
-    after:float = 0.  # With the new one
-    steps:int = 0     # Played for it
-
-    @property
-    def worse(self)->bool:
-        "Did the change lose games?"
-        return self.after < self.before
-
-    def __str__(self):
-        if not self.n:
-            return 'no fresh game is shown anything else'
-        kept = 'the old bank stays' if self.worse else 'the new bank counts'
-        games = f'{self.n} fresh game{"s"*(self.n > 1)} shown something else'
-        return f'{games}, won {self.before:.2f} before and {self.after:.2f} after: {kept}'
-
-# %% ../../nbs/615_training.phases.ipynb #48f1c221
-def change_of(
-    policy:Any,    # Who plays
-    suite:Any,     # Whose bank it is
-    bank:SkillBank,
-    new:SkillBank, # After the change
-    config:SkillRLConfig,
-    number:int=0,  # Of the round, from 0
-)->Change: # RuntimeError if no game could be played with both
-    "What games that no round learns from say of a change, those of them whose prompts it alters"
-    old, changed = (build_retriever(b, config) for b in (bank, new))
-    games = touched(old, changed, _next_games(suite, 'gate', _PAIRS, number))
-    if not games:
-        return Change()
-    seed = derive_seed(config.seed, 'change')
-    played = [play_episodes(policy, build_episodes(suite, games, b, config), suite, config, seed,
-                            temperature=TEST_TEMPERATURE) for b in (bank, new)]
-    before, after = ({t.game: bool(t.success) for t in ts} for ts in played)
-    both = before.keys() & after.keys()
-    if not both:
-        raise RuntimeError(f'none of the {len(games)} games was played both ways: '
-                           'see why episodes failed, then try again')
-    rates = [sum(won[game] for game in both)/len(both) for won in (before, after)]
-    return Change(len(both), *rates, sum(len(t) for ts in played for t in ts))
-
-# %% ../../nbs/615_training.phases.ipynb #0562d03c
-def _undone(
-    record:dict, # From `evolve`
-    reason:str,
-)->dict:
-    "`record`, from `evolve`, of a round of which nothing was kept"
-    rows = [row | dict(kept=False, reason=row['reason'] or reason) for row in record['proposals']]
-    refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows]
-    undecided = dict(kept=[], verdicts=[], version_after=record['version_before'])
-    return record | dict(proposals=rows, refused=refused) | undecided
-
-# %% ../../nbs/615_training.phases.ipynb #30e7989a
 def evolve_bank(
     policy:Any,        # Who plays
     suite:Any,
@@ -468,16 +406,15 @@ def evolve_bank(
     config:SkillRLConfig,
     teacher:Any=None,  # Who proposes; the offline teacher if left out
     number:int=0,      # Of the round, from 0
-    evidence:Sequence[Trajectory]=(), # Earlier trajectories the teacher may use as well
+    played:list[Trajectory]|None=None, # What was played in it before, to which this round's episodes come
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite, with games of its own"
+    played = [] if played is None else played
     seen = []
     if config.evolution.on_probation:
-        seen = play_trials(policy, [suite], {suite.name: bank}, config, number)[suite.name]
-    experience = experience_in(suite, config, seen, evidence)
+        found = play_trials(policy, [suite], {suite.name: bank}, config, number, past=lambda suite: played)
+        seen = found[suite.name]
+    experience = experience_in(suite, config, seen, [*played])
     new, record = evolve_on(policy, suite, bank, config, experience, teacher, number)
-    change = change_of(policy, suite, bank, new, config, number)
-    record |= dict(steps=record['steps'] + change.steps, change=asdict(change), told=str(change))
-    if not change.worse:
-        return new, record
-    return with_counts(bank, seen), _undone(record, str(change))
+    played += experience.seen
+    return new, record

@@ -18,7 +18,7 @@ from ..core.tracking import build_reporter, Tracker
 from ..core.trajectory import Trajectory
 from ..envs.base import suites_of, world
 from ..skills.bank import SkillBank, version_path
-from ..skills.distillation import distill as write_bank
+from ..skills.distillation import as_teacher, distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
 from skillrl.training.builders import (
     build_episodes, build_local_policy, build_policy, build_rl_policy, build_teacher, derive_seed,
@@ -64,12 +64,12 @@ class Pipeline:
         run:RunFolder,
         step:Callable|None=None, # Called with (phase, steps done, in all) after each commit
         config:SkillRLConfig|None=None, # With its secrets; None takes the run's
-        named:Iterable[str]=(),         # Values in the run's config that the user says too, see `opened`
-        fresh:bool=False,               # Ask models again, whatever was kept?
+        teacher:Any=None,        # An object with `distill` and `propose`; None takes the config's
+        fresh:bool=False,        # Ask models again, whatever was kept?
     ):
         self.run, self.step = run, step
         self.fresh = fresh
-        config = config or SkillRLConfig().merged(run.config).opened(named)
+        config = config or SkillRLConfig().merged(run.config).opened()
         self.collector = config # A chat policy may collect; after that, weights act
         self.config = config.merged({'model.policy_model_id': ''})
         self.train, self.test = suites_of(world(config.env.name), config.env)
@@ -79,7 +79,7 @@ class Pipeline:
         for name in _FILES:
             run.file(name)
         self.state = _checked_state(run, self.suites)
-        self.teacher = build_teacher(self.config, run.path/'teacher', fresh)
+        self.teacher = teacher or build_teacher(self.config, run.path/'teacher', fresh)
         self.tracker = Tracker(run.path, build_reporter(config.report_to, run.path, config.to_dict()))
         self._played = None
         self._read = {} # Folder → policy on an engine that only plays
@@ -381,9 +381,11 @@ def train(
     resume:bool=False,         # Go on with the run that is there
     step:Callable[[str, int, int], Any]|None=None, # Called with (phase, steps done, in all)
     accept_changes:bool=False, # Go on although settings differ from those of the last commit
-    named:Iterable[str]=(),    # Values in the folder's config that the user says too, see `opened`
+    teacher:Any=None,          # An object or a function, for `as_teacher`; None takes the config's
     fresh:bool=False,          # Ask models again, whatever the folder keeps of their replies?
-)->Path: # `path`; ValueError if the folder's state or config does not fit
+)->Path: # `path`; ValueError if the folder's state or config, or the teacher, does not fit
     "Run the whole loop, or what is left of it"
+    if teacher is not None:
+        teacher = as_teacher(teacher, 'distill', 'propose')
     with RunFolder(path, config, resume, accept_changes, _MAKES) as run:
-        return Pipeline(run, step, config, named, fresh).go()
+        return Pipeline(run, step, config, teacher, fresh).go()

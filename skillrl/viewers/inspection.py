@@ -35,7 +35,7 @@ def _is_policy(path):
 _MARKS = {
     'bank': ('general_skills', 'task_specific_skills', 'query_type_skills', 'common_mistakes'),
     'evolution log': ('rates_before',), # Before trajectories, for it counts steps as well
-    'trajectories': ('task_description', 'steps'),
+    'trajectories': ('conversations', 'task_description', 'steps'),
     'memories': ('memory_id',)}
 
 def _first(path):
