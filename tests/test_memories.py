@@ -1,5 +1,5 @@
 "Memories of episodes: every category reaches the teacher and the bank, whoever recorded them"
-import json, os, re
+import json, os
 from collections import Counter
 from pathlib import Path
 import pytest
@@ -72,7 +72,8 @@ def answer(messages):
     for category, n, won in episodes_in(messages):
         lost = dict(description=f'Gives up at {category}', why_it_happens='It is far.',
                     how_to_avoid=f'Go on with {category}.')
-        skill = dict(title=f'On {category}', principle=f'Win {category} by going on.', when_to_apply='Always.')
+        skill = dict(title=f'On {category}', principle=f'Win {category} by going on.',
+                     when_to_apply='Always.')
         texts = skill if won else lost
         rows[category, won] = texts | dict(category=category, evidence=[n])
     return json.dumps([*rows.values()])

@@ -29,7 +29,8 @@ def teach(request, usage=(11, 7)):
         did = re.findall(r'^(\d+)\. .* did "(.*)"', user, re.M)
         answer = [dict(step=int(i), action=a, thought='The goal needs it.') for i,a in did]
     elif kind=='proposals':
-        answer = [dict(kind='add', **how, category=category, evidence=[number], hypothesis='More games are won.')]
+        why = dict(evidence=[number], hypothesis='More games are won.')
+        answer = [dict(kind='add', **how, **why, category=category)]
     else:
         answer = [dict(how, category=category, evidence=[number])]
     return said(json.dumps(answer), usage=usage)

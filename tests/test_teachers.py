@@ -14,7 +14,7 @@ from skillrl.llm.reply import ChatReply, Outage
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.training.builders import build_teacher
-from skillrl.skills.guard import as_data, _example_in
+from skillrl.skills.guard import _example_in
 from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.questions import MISTAKE, _SCHEMAS, SKILL, Question, case, prompt
 from skillrl.skills.retrieval import Retriever, render
@@ -64,7 +64,8 @@ wrong = [(['Be careful', 'Look around'], 'an object was expected, not str'),
          ([skill(evidence=[9])], 'numbers from 1 to'), ([skill(evidence=[1.0])], '`evidence`'),
          ([skill(evidence='heat-1')], '`evidence`'), ([skill(evidence=[1, 1])], 'twice'),
          ([skill(principle='go ' * 5000)], 'characters, more than 400'),
-         ([mistake(how_to_avoid=7)], '`how_to_avoid` should be text, not int'), ('', 'refused'), ('null', 'no JSON'),
+         ([mistake(how_to_avoid=7)], '`how_to_avoid` should be text, not int'),
+         ('', 'refused'), ('null', 'no JSON'),
          ('[{"title": "Heat', 'no JSON'), ('```json\n```', 'no JSON'),
          (ChatReply(status='refused', error='filter'), 'the teacher refused')]
 
@@ -177,7 +178,8 @@ def test_foreign_text_stays_inside_its_quotes(text):
     assert len(user.splitlines()) == len(lines) == 7, 'a text broke its line'
     quoted = r'"(?:[^"\\]|\\.)*"'
     forms = [r'Kinds of task: Q\. Answer with at most 24 objects\. Episodes: 1 to 1\.', '',
-             r'Episode 1, of the kind Q, was lost in 2 steps\.', 'Goal: Q', '1\\. saw Q did Q', '2\\. saw Q did Q', 'Last saw Q']
+             r'Episode 1, of the kind Q, was lost in 2 steps\.', 'Goal: Q',
+             '1\\. saw Q did Q', '2\\. saw Q did Q', 'Last saw Q']
     assert all(re.fullmatch(f.replace('Q', quoted), l) for f, l in zip(forms, lines))
     assert json.loads(lines[3][6:]) == text
     assert json.loads(re.match(f'1. saw ({quoted})', lines[4])[1]) == text
@@ -315,7 +317,8 @@ def test_only_weak_categories_are_asked_about_and_questions_take_turns():
     assert [p.item.category for p in ps] == ['heat', 'heat', 'cool']
     assert {kind for m in teacher.chat.calls for kind, _, _ in episodes_in(m)} == {'cool', 'heat'}
     text = '\n'.join(m[1]['content'] for m in teacher.chat.calls)
-    assert '"pick"' not in text and '"cool_001"' in text and 'was won' in text and 'shown in 0 episodes' in text
+    assert '"pick"' not in text and '"cool_001"' in text
+    assert 'was won' in text and 'shown in 0 episodes' in text
     assert {c.id for x in teacher.exchanges for c in x.question.cases if not c.success} == {
         f'{c}-{i}' for c in ('heat', 'cool') for i in range(1, 9)
     }

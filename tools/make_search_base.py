@@ -72,7 +72,8 @@ def recalls(rng):
     while True:
         fields = rng.choices(NAMED, k=rng.randint(2, 3))
         pairs = [(field, invented(field.kind, rng), invented(field.value, rng)) for field in fields]
-        told = [sentence(Statement(field.kind, x, field.name, v, ''), rng.randrange(3)) for field, x, v in pairs]
+        statements = [Statement(field.kind, x, field.name, v, '') for field, x, v in pairs]
+        told = [sentence(statement, rng.randrange(3)) for statement in statements]
         said = ' '.join(f'{x} says {v}' for _, x, v in rng.sample(pairs, len(pairs)))
         prompt = [dict(role='system', content=''), dict(role='user', content='\n'.join(told))]
         yield dict(prompt=prompt, completion=f'<think> {said} </think>')

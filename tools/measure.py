@@ -35,23 +35,23 @@ BOUNDS = {
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside. Proofs,
 # sessions and MCP came to 22,937 lines; ways, what finds them and what notices a change may add 800
 WHOLE = {
-    'code lines': 23_700,                       # 23,737
-    'tokens': 213_120,                          # 213,633, nine a line
-    'modules': 116,                             # 117
-    'notebooks': 121,                           # 125
+    'code lines': 24_200,                       # 23,737
+    'tokens': 217_200,                          # 213,633, nine a line
+    'modules': 117,                             # 117
+    'notebooks': 122,                           # 125
     'modules in the root': 1,                   # 2
-    'exported names': 796,                      # 800
+    'exported names': 812,                      # 800
     'modules under 60 lines': 1,                # 8
     'modules that one other imports': 23,       # 30
     'names of two modules': 0,                  # 0
     'classes above 20 methods, functions that take them included': 0, # 0
-    'code lines that only SkillOpt uses': 2_864, # 3,400
-    'settings of a run': 57,                    # 55, precision, show
+    'code lines that only SkillOpt uses': 2_890, # 3,400
+    'settings of a run': 58,                    # 55, precision, show
     'settings of SkillOpt': 21,                 # 22
     'commands': 15,                             # 13, prove and harvest
     'flags': 44,                                # 36, and 8 of these
     'lines of tests for one of the library': .85,
-    'words of prose': 56_374,                   # 55,000, and a page on ways
+    'words of prose': 57_000,                   # 55,000, and a page on ways
     'cells of a page of the loop': 90,          # 90
     'words of a page of the loop': 900,         # 900
 }

@@ -35,9 +35,9 @@ from ..skills.distillation import distill as distill_bank
 from ..skills.habits import find_habits, write_candidates
 from ..skills.memories import bank_from_memories
 from ..skills.trials import put_on_probation
-from skillrl.training.builders import (
+from ..training.builders import (
     build_episodes, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
-    rollout_limits)
+    describe_reading, rollout_limits)
 from ..training.evaluate import (
     compare, describe_evolution, describe_gain, describe_shown, evaluate as play)
 from skillrl.training.phases import (
@@ -238,7 +238,14 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
     where = _written(bank.save, args.output)
     empty = '' if bank.items() else 'The bank has no entries: '
     print(f'{empty}{bank!r}: {where}{_account(teacher)}')
+    print(_reading(bank, trajs, config))
     return int(where != Path(args.output))
+
+def _reading(bank, trajs, config):
+    "What of a bank the policy that acts can read; of sessions an agent of somebody's reads all"
+    if any('signals' in t.metadata for t in trajs):
+        return 'An agent reads all of it'
+    return describe_reading(bank.items('active', PROBATION), config)
 
 # %% ../../nbs/855_cli.steps.ipynb #18d823a6
 def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations
@@ -351,6 +358,7 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
         return evolve_bank(policy, suite, bank, config, teacher, i, played)
     bank, where = _evolve_rounds(bank, play_round, folder, args.rounds, played, teacher)
     print(f'{bank!r}, {_active(bank)}: {where}')
+    print(describe_reading(bank.items('active', PROBATION), config))
     return int(where != folder)
 
 # %% ../../nbs/855_cli.steps.ipynb #113a7b1b
@@ -369,6 +377,12 @@ def _play_conditions(policy, suite, games, bank_file, config):
     return results, lost
 
 # %% ../../nbs/855_cli.steps.ipynb #2b28f69a
+def _over_splits(results, splits):
+    "What was played under each condition, all of its `splits` together"
+    names = ['no bank', 'bank']
+    rows = {name: [results.get(row_name(name, split), []) for split in splits] for name in names}
+    return {name: sum(played, []) for name, played in rows.items() if any(played)}
+
 def evaluate(args:Namespace)->None: # ValueError if there are no test games
     "play each test game once, without a bank and with it"
     config, suite = _start(args)
@@ -378,9 +392,11 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
         raise ValueError(f'{suite.name} has no test games: name a folder that holds the official splits')
     policy = build_policy(config, folder='data/eval.policy', fresh=args.fresh)
     results, lost = _play_conditions(policy, suite, games, args.skill_bank, config)
-    print(f'{describe_gain(results)}\n{fitted(compare(results))}')
+    print(f'{describe_gain(_over_splits(results, games))}\n{fitted(compare(results))}')
     if args.skill_bank:
-        print('\n'.join([f'bank: {_active(load_bank(args.skill_bank))}', *describe_shown(results)]))
+        bank = load_bank(args.skill_bank)
+        reading = describe_reading(bank.items('active', PROBATION), config)
+        print('\n'.join([f'bank: {_active(bank)}', reading, *describe_shown(results)]))
     for row, n in lost.items():
         if n:
             print(f'{row}{_not_counted(n)}')

@@ -63,8 +63,7 @@ def pick(self:TextEnv,
 )->Any:            # A game; ValueError if `game` is an id that is not here
     "Game that the next episode will play"
     if game is None and not self._waiting:
-        n = len(self.games)
-        order = self.np_random.permutation(n) if self._shuffles else range(n)
+        order = self.np_random.permutation(len(self.games)) if self._shuffles else range(len(self.games))
         self._waiting = [self.games[i] for i in order]
     if game is None:
         return self._waiting.pop(0)
@@ -532,8 +531,7 @@ class ServerSuite:
 def about(self:ServerSuite, id:str)->tuple[str, str]: # Task, category
     "What game `id` is about, as the server says"
     if id not in self._about:
-        if self._asker is None:
-            self._asker = self.env(None, 1)
+        self._asker = self._asker or self.env(None, 1)
         _, info = self._asker.reset(options={'game': id})
         self._about[id] = info['task'], info['category']
     return self._about[id]

@@ -212,7 +212,8 @@ def _measure_best(session):
     repeats = [f'final {k}' for k in range(c.final_passes)]
     if not repeats:
         return None
-    items, split, later = session.selection, c.selection_split, 2*len(session.test)
+    items, split = session.selection, c.selection_split
+    later = 2*len(session.test)
     return _measure_final(session, 'final_selection_eval', s.best, items, split, repeats, later)
 
 def _first_measured(session):

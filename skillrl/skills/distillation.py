@@ -49,6 +49,7 @@ def fact_skill(
     "A skill that says `fact` in the words of the policies that ship"
     return Skill('', title, fact.sentence, occasion, category, goals_of(asked), provenance, fact=asdict(fact))
 
+# %% ../../nbs/06_skills.distillation.ipynb #cadea643
 def _where_skill(c:Claim, reader:EpisodeReader)->Skill:
     "The sentence a claim becomes"
     s = c.sighting
@@ -409,10 +410,11 @@ def home(self:OfflineTeacher,
 _GONE = 'the episodes do not show it any more' # Until they do again
 
 def _no_longer_shown(known, found, evidence, asked):
-    "Proposals to retire what of `known`, by subject, was `asked` for in `evidence` and is not `found` there now"
+    "Proposals to retire what of `known`, by subject, was `asked` for in `evidence` and is not `found` there"
     about = {subject_of(o) for o in found if not isinstance(o, Mistake)}
     ids = {t.id for t in evidence}
-    counted = [o for about, o in known.items() if about in asked and {'belief', 'opened'} & {*o.provenance}]
+    sought = [o for about, o in known.items() if about in asked]
+    counted = [o for o in sought if {'belief', 'opened'} & {*o.provenance}]
     gone = [o for o in counted if subject_of(o) not in about
             and ids.issuperset(o.provenance.get('trajectories', ['']))]
     return [Proposal('retire', ids=(o.id,), hypothesis=_GONE) for o in gone]
@@ -446,6 +448,5 @@ def propose(self:OfflineTeacher,
         why = _hypothesis(getattr(new, 'fact', {}), category, n, failed[category], old)
         proposal = Proposal('refine' if old else 'add', _reworded(old, new, category), hypothesis=why)
         ranked.append((refused.get(normal(new.principle), 0), -asking.total(), proposal))
-    ranked.sort(key=lambda row: row[:2])
-    asked = _asked_for(evidence, [], self.reader) # That nobody asked speaks neither for a sentence nor against it
-    return [*_no_longer_shown(known, found, evidence, asked), *(proposal for *_, proposal in ranked)][:limit]
+    gone = _no_longer_shown(known, found, evidence, _asked_for(evidence, [], self.reader))
+    return [*gone, *(proposal for *_, proposal in sorted(ranked, key=lambda row: row[:2]))][:limit]

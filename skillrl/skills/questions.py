@@ -31,28 +31,36 @@ class Case:
     lines:list   # What happened, all foreign text quoted
     outcome:str='' # How it ended, in words
 
+_FEW_OFFERS = 3
+
 def _offers(steps):
     "For each step the commands of a kind that no step before it offered, where they are few"
     known = set()
     for i, step in enumerate(steps):
-        kinds = {c: c.partition(' ')[0] if c.partition(' ')[0].isalpha() else c for c in step.admissible}
+        verbs = {c: c.partition(' ')[0] for c in step.admissible}
+        kinds = {c: verb if verb.isalpha() else c for c, verb in verbs.items()}
         new = [c for c, kind in kinds.items() if kind not in known]
         known.update(kinds.values())
         yield new if i and len(new) <= _FEW_OFFERS else []
 
-_FEW_OFFERS = 3
-
+# %% ../../nbs/470_skills.questions.ipynb #38bf18dc
 def _outcome(t, limit):
     "How `t` ended, with what it was shown of a bank"
-    late = t.end == 'won' and not t.success or limit and t.success and len(t) > limit
-    end = 'won' if t.success or late else 'lost'
-    told = f', later than the limit of {limit}' if late and limit else ''
-    ids = [as_data(id, 80) for id in t.steps[0].skills] if t.steps else []
+    reached = t.success or t.end == 'won'
+    late = reached and (not t.success or 0 < limit < len(t))
+    end = 'won' if reached else 'lost'
+    parts = [f'was {end} in {len(t)} steps']
+    if late and limit:
+        parts[0] += f', later than the limit of {limit}'
+    ids = [as_data(id, 80) for step in t.steps[:1] for id in step.skills]
+    if ids:
+        parts.append(f'it was shown {", ".join(ids)}')
     tried = [as_data(line, 200) for line in t.metadata.get('told', ())]
-    shown = f'; it was shown {", ".join(ids)}' if ids else ''
-    experiment = f'; it was told to try {", ".join(tried)}' if tried else ''
-    return f'was {end} in {len(t)} steps{told}{shown}{experiment}.'
+    if tried:
+        parts.append(f'it was told to try {", ".join(tried)}')
+    return '; '.join(parts) + '.'
 
+# %% ../../nbs/470_skills.questions.ipynb #cdbb6345
 def case(
     t:Trajectory,
     chars:int=800, # Most characters of one text

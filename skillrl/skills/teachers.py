@@ -141,8 +141,11 @@ def questions(
 )->list[Question]:
     "All that is to be asked about `cases`"
     ordered = sorted(cases, key=lambda c: (c.category, not c.success))
-    parts = _even_parts(ordered, PER_QUESTION)
-    return [Question('lessons', part, _kinds(part), read_lesson, notes=notes) for part in parts]
+    out = []
+    for part in _even_parts(ordered, PER_QUESTION):
+        question = Question('lessons', part, _kinds(part), read_lesson, notes=notes)
+        out.append(question)
+    return out
 
 # %% ../../nbs/475_skills.teachers.ipynb #6cfbfee0
 def _sightings(reader, trajs):
@@ -154,10 +157,13 @@ def _sightings(reader, trajs):
             rooms[reader.room(t)][place].update(things)
     for k, places in enumerate(rooms.values(), 1):
         full = {place: things for place, things in sorted(places.items()) if things}
-        seen = '; '.join(f'{place}: {", ".join(f"{x} {n}" for x, n in things.most_common())}'
-                         for place, things in full.items())
-        if seen:
-            yield f'Seen in room {k}, each with its number of episodes: {as_data(seen, 4*_TEXT_CHARS)}'
+        lines = []
+        for place, things in full.items():
+            counts = ', '.join(f'{x} {n}' for x, n in things.most_common())
+            lines.append(f'{place}: {counts}')
+        if lines:
+            places_seen = as_data('; '.join(lines), 4*_TEXT_CHARS)
+            yield f'Seen in room {k}, each with its number of episodes: {places_seen}'
 
 # %% ../../nbs/475_skills.teachers.ipynb #063e88b2
 @patch
@@ -181,19 +187,25 @@ def _bank_line(o):
     text = ' '.join(as_data(getattr(o, name), _TEXT_CHARS) for name in fields)
     use = f"shown in {o.stats.get('retrieved', 0)} episodes, {o.stats.get('wins', 0)} of them won"
     if o.stats.get('groups'):
-        arms = [f"{o.stats.get(f'wins_{arm}', 0)} of {o.stats.get(f'tries_{arm}', 0)} won {arm} it"
-                for arm in ('with', 'without')]
+        arms = []
+        for arm in ('with', 'without'):
+            wins = o.stats.get(f'wins_{arm}', 0)
+            tries = o.stats.get(f'tries_{arm}', 0)
+            arms.append(f'{wins} of {tries} won {arm} it')
         use += f', in trials {arms[0]} and {arms[1]}'
     trial = ', on trial' if o.status == PROBATION else ''
     kind = f'{type(o).__name__.lower()} on {as_data(o.category, 80)}{trial}'
     return f'{as_data(o.id, 80)} ({kind}, {use}): {text}'
 
-def _bank_lines(bank:SkillBank)->list[str]:
+def _bank_lines(bank):
     "What `bank` says, and what trials found to be of no use, as lines for a teacher"
-    entries = [_bank_line(o) for o in bank.items('active', PROBATION)]
+    lines = [_bank_line(o) for o in bank.items('active', PROBATION)]
     useless = [_bank_line(o) for o in bank.items('retired') if o.stats.get('groups')]
-    lines = ['The bank says:', *(entries or ['(nothing)'])]
-    return [*lines, 'Of no use in trials:', *useless] if useless else lines
+    if not lines:
+        lines.append('(nothing)')
+    if useless:
+        lines.append('Of no use in trials:')
+    return ['The bank says:', *lines, *useless]
 
 # %% ../../nbs/475_skills.teachers.ipynb #03b04cab
 def _read_proposal(d:Mapping, q:Question)->Proposal:
@@ -230,9 +242,13 @@ def _proposal_questions(teacher, bank, categories, failures, evidence, limit):
     notes = [*_bank_lines(bank), *_shut_lines(teacher.reader, weak), *_sightings(teacher.reader, evidence)]
     parts = enumerate(_even_parts(lost, LOST_PER_QUESTION))
     beside = PER_QUESTION - LOST_PER_QUESTION
-    shown = [part + wins[i*beside:(i + 1)*beside] for i, part in parts]
     about = bank.items('active', PROBATION)
-    return [Question('proposals', part, _kinds(part), _read_proposal, limit, notes, about) for part in shown]
+    out = []
+    for i, part in parts:
+        cases = part + wins[i*beside:(i + 1)*beside]
+        question = Question('proposals', cases, _kinds(cases), _read_proposal, limit, notes, about)
+        out.append(question)
+    return out
 
 # %% ../../nbs/475_skills.teachers.ipynb #f3197c49
 def _compatible(turns):

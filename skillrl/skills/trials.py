@@ -402,9 +402,14 @@ def _supporting_trials(o):
     effect = _measured_effect(o)
     if effect is None or effect.mean <= 0:
         return ''
-    won = {arm: f"{o.stats[f'wins_{arm}']} of {o.stats[f'tries_{arm}']}" for arm in ('with', 'without')}
+    won = {}
+    for arm in ('with', 'without'):
+        wins = o.stats[f'wins_{arm}']
+        tries = o.stats[f'tries_{arm}']
+        won[arm] = f'{wins} of {tries}'
     return f'its trials speak for {o.id}: {won["with"]} were won with it, {won["without"]} without'
 
+# %% ../../nbs/482_skills.trials.ipynb #74062f63
 def _carry_out(
     proposal:Proposal,
     bank:SkillBank,

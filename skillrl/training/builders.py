@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['MISTAKES', 'TEACHER_TOKENS', 'SKILL_CHARS', 'shipped_weights', 'starting_weights', 'build_placement', 'build_threads',
            'build_local_policy', 'build_policy', 'build_rl_policy', 'build_client', 'build_ledger',
-           'reads_like_shipped', 'reads_facts_only', 'audience_of', 'build_teacher', 'build_encoder', 'build_retriever',
-           'build_episodes', 'rollout_limits', 'play_episodes', 'derive_seed']
+           'reads_like_shipped', 'reads_facts_only', 'audience_of', 'describe_reading', 'build_teacher',
+           'build_encoder', 'build_retriever', 'build_episodes', 'rollout_limits', 'play_episodes', 'derive_seed']
 
 # %% ../../nbs/610_training.builders.ipynb #f87f9469
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ from ..core.options import is_azure
 from ..skills import distillation
 from ..skills.bank import SkillBank
 from ..skills.embedding import CachedEncoder, FolderEncoder
-from ..skills.facts import FORMS
+from ..skills.facts import facts_of, FORMS
 from ..skills.retrieval import Retriever
 from ..core.store import data_path, JsonlLog, read_json, require_writable
 from ..core.trajectory import Trajectory
@@ -172,12 +172,31 @@ def audience_of(config:SkillRLConfig)->str:
     from skillrl.skills.questions import prompt
     of, c = world(config.env.name), config.retrieval
     text = prompt('reader_facts' if reads_facts_only(config) else 'reader_words')
-    forms = [f'- `{kind}`, read as "{FORMS[kind].format(about="ABOUT", value="VALUE")}": {meaning}.'
-             for kind, meaning in of.facts.items()]
+    forms = []
+    for kind, meaning in of.facts.items():
+        form = FORMS[kind].format(about='ABOUT', value='VALUE')
+        forms.append(f'- `{kind}`, read as "{form}": {meaning}.')
     own = config.env.games or config.env.url # Where each game may have a place of its own
     limit = f'A task counts as won only within {config.env.max_steps} steps, however long the records are.'
     return text.format(skills=c.top_k, general=c.top_k_general, mistakes=MISTAKES, forms='\n'.join(forms),
                        home='' if own or not of.home else f'{of.home}\n', limit=limit)
+
+# %% ../../nbs/610_training.builders.ipynb #e5460951
+def describe_reading(
+    entries:Sequence[Any], # Of a bank, active or on probation
+    config:SkillRLConfig,
+)->str: # One sentence without full stop, a warning where less than half is read
+    "What of `entries` the policy that acts can read"
+    readable = entries
+    if reads_facts_only(config):
+        readable = [o for o in entries if facts_of(o)]
+    counts = f'{len(readable)} of {len(entries)}'
+    share = f'the policy that acts can read {counts} entries'
+    if 2*len(readable) >= len(entries):
+        return share.capitalize()
+    remedy = ('let a teacher that fills `fact` write them, such as the offline one, '
+              'or let a language model act (--policy-model, or --policy smollm2)')
+    return f'Warning: {share}, since it was trained on facts and these state none: {remedy}'
 
 # %% ../../nbs/610_training.builders.ipynb #63648bc8
 TEACHER_TOKENS = 8_192 # Room for one answer

@@ -20,7 +20,8 @@ from ..core.store import read_json
 from ..core.tables import clip, Table
 from ..envs.base import seeded, suites_of, world
 from .builders import (
-    build_client, build_episodes, build_ledger, build_local_policy, MISTAKES, reads_like_shipped,
+    build_client, build_episodes, build_ledger, build_local_policy, MISTAKES, reads_facts_only,
+    reads_like_shipped,
     SKILL_CHARS, starting_weights, TEACHER_TOKENS)
 from .costs import (
     at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
@@ -144,7 +145,10 @@ def teacher_line(plan:RunPlan)->str: # One sentence without full stop
     usd = 'a cost that is not known without model.prices'
     if name in ledger.prices:
         usd = f'{ledger.cost(name, read, written):,.2f} USD'
-    return (f'Teacher: up to {calls:,} calls of {name}, {read:,} tokens read and {written:,} written, '
+    facts_only = reads_facts_only(plan.config)
+    reader = 'facts, which are all that the policy reads' if facts_only else 'skills'
+    return (f'Teacher of {reader}: up to {calls:,} calls of {name}, '
+            f'{read:,} tokens read and {written:,} written, '
             f'{usd} at most')
 
 # %% ../../nbs/619_training.plan.ipynb #c8d9ebbf

@@ -302,14 +302,19 @@ class Alfworld(GeneratedWorld):
     noted, shown = AlfworldNotes, AlfworldExpert
     open = FolderSuite
     facts = dict(
-        place='`about` is a kind of thing in the singular, as goals name it, such as egg; `value` is the one '
-              'place where it is kept, with its number, such as drawer 4',
-        before='`about` is the command that was not offered: clean, heat, cool or use; `value` is the whole '
-               'command to give before it, such as examine sinkbasin 1',
-        steps='`about` is the aim, such as heat; `value` the verbs in order, such as take, heat, move',
-        habit='`about` is the occasion; `value` is open what is closed, or search each place once')
-    home = ('All episodes come from one household. Each kind of thing stays where it is kept, what has to '
-            'come before a command stays the same, and the next games are played there.')
+        place='`about` is a kind of thing in the singular, as goals name it, '
+              'such as egg; `value` is the one place where it is kept, with '
+              'its number, such as drawer 4',
+        before='`about` is the command that was not offered: clean, heat, cool '
+               'or use; `value` is the whole command to give before it, such '
+               'as examine sinkbasin 1',
+        steps='`about` is the aim, such as heat; `value` the verbs in order, '
+              'such as take, heat, move',
+        habit='`about` is the occasion; `value` is open what is closed, or '
+              'search each place once')
+    home = ('All episodes come from one household. Each kind of thing stays where '
+            'it is kept, what has to come before a command stays the same, and the '
+            'next games are played there.')
     explorer = staticmethod(explorer)
 
     def make(self, name:str, verb_style:str)->HouseholdSuite:

@@ -107,12 +107,14 @@ class Search(GeneratedWorld):
     noted, shown = SearchNotes, SearchExpert
     make, open = _EncyclopediaSuite, staticmethod(_files_suite)
     facts = dict(
-        place='`about` is a kind of article, such as book; `value` is the page that tells the truth '
-              'about articles of the kind, such as atlas',
-        before='`about` is a kind of article; `value` is the search that has to come before it, such as '
-               'search book preface')
-    home = ('All episodes come from one encyclopedia. Which page tells the truth about a kind of article '
-            'stays the same, and the next questions are asked there.')
+        place='`about` is a kind of article, such as book; `value` is the '
+              'page that tells the truth about articles of the kind, such as '
+              'atlas',
+        before='`about` is a kind of article; `value` is the search that has '
+               'to come before it, such as search book preface')
+    home = ('All episodes come from one encyclopedia. Which page tells the truth '
+            'about a kind of article stays the same, and the next questions are '
+            'asked there.')
 
     def teacher(self)->OfflineTeacher:
         "Teacher that counts which pages told the truth, and what records show"

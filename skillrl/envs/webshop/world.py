@@ -101,12 +101,15 @@ class WebShop(GeneratedWorld):
     noted, shown = ShopNotes, ShopExpert
     make = ShopSuite
     facts = dict(
-        name='`about` is what customers say of a thing, and `value` what this shop calls it; or `about` is '
-             'size and the size that they name, and `value` how this shop writes it',
-        before='`about` is buying and the kind of thing, such as buying home decor; `value` is the two pages '
-               'that have to be seen before, such as see features, see reviews')
-    home = ('All episodes come from one shop. Its names, its sizes and what it wants seen before a purchase '
-            'stay the same, and the next requests are made there.')
+        name='`about` is what customers say of a thing, and `value` what '
+             'this shop calls it; or `about` is size and the size that they '
+             'name, and `value` how this shop writes it',
+        before='`about` is buying and the kind of thing, such as buying home '
+               'decor; `value` is the two pages that have to be seen before, '
+               'such as see features, see reviews')
+    home = ('All episodes come from one shop. Its names, its sizes and what it '
+            'wants seen before a purchase stay the same, and the next requests are '
+            'made there.')
 
     def open(self, folder:str, human:tuple[bool, ...])->ShopSuite:
         "The shop of the original files"
