@@ -17,7 +17,7 @@ from ..llm.json_reply import find_json, json_items, object_of
 from ..llm.reply import ChatReply
 from .bank import Mistake, Skill
 from .consolidation import goals_of, normal
-from .facts import FORMS, read_fact
+from .facts import FACT_FORMS, read_fact
 from .guard import LIMITS, as_data, repeats_example, without_example
 
 # %% ../../nbs/470_skills.questions.ipynb #a8a7a833
@@ -121,7 +121,7 @@ SKILL = {k: LIMITS[k] for k in ('title', 'principle', 'when_to_apply')} # Field 
 MISTAKE = {k: LIMITS[k] for k in ('description', 'why_it_happens', 'how_to_avoid')}
 
 _STATED = dict(category=_TEXT, evidence=_NUMBERS)
-_OF_FACT = object_of(kind=dict(type='string', enum=[*FORMS]), about=_TEXT, value=_TEXT)
+_OF_FACT = object_of(kind=dict(type='string', enum=[*FACT_FORMS]), about=_TEXT, value=_TEXT)
 _FACT = dict(fact=dict(anyOf=[_OF_FACT, dict(type='null')]))
 _LESSONS = [object_of(**dict.fromkeys(SKILL, _TEXT), **_FACT, **_STATED),
             object_of(**dict.fromkeys(MISTAKE, _TEXT), **_STATED)]

@@ -253,7 +253,7 @@ class _RetrievalSettings:
     mode:str = 'lexical'         # One of `_MODES`
     top_k:int|None = None        # Most task-specific skills; None for 6 of ranked ones, otherwise all
     top_k_general:int|None = 6   # Most general skills; None for all
-    top_k_mistakes:int|None = 3  # Most mistakes; None for all
+    top_k_mistakes:int|None = 5  # Most mistakes; None for all
     threshold:float = 0.         # Similarity a task-specific skill must exceed where they are ranked (δ_sim)
     prompt_chars:int|None = None # Most characters of rendered lines, newlines included
     show:str = 'principle'       # How much of each item a prompt shows, one of `_SHOWN`

@@ -183,12 +183,10 @@ def _combined(prior:_Effect, measured:_Effect|None)->_Effect:
     return _Effect(var*(prior.mean/prior.var + measured.mean/measured.var), var)
 
 # %% ../../nbs/482_skills.trials.ipynb #8e47be3b
-_SCEPTICAL = _Effect(0., .4**2) # Of a sentence that was never tried
-_LEAST_MEASURED = 3             # Sentences of a form, from which on it says something of each
-_ALPHA = .023                   # Two standard deviations: looked at again and again, a tenth of errors
-_ENOUGH_GROUPS = 24             # After which a skill is retired
-_LEAST_EFFECT = .1              # That is worth a line of a prompt; unless its trials show as much
-_ALPHA_OF_FORM = .01            # Chance that a form is taken for helpful which is not
+_SCEPTICAL = _Effect(0., .05**2) # Of a sentence that was never tried
+_LEAST_OTHERS = 3               # Of a form, that say something of the next
+_ALPHA = .1                      # Chance of an error of each kind
+_ENOUGH_GROUPS = 24             # That show no effect, after which a skill is retired
 _LEAST_GAMES = 3                # In which a general sentence has to have been tried
 
 def _widely_tried(o:Entry, router:Callable|None=None)->bool: # True for what is not general
@@ -211,11 +209,11 @@ class _Known:
 def _known_effect(measured:_Effect|None, others:Sequence[_Effect])->_Known:
     "What trials of an entry itself, if there were any, and of `others` of its form say"
     own = _combined(_SCEPTICAL, measured)
-    if len(others) + (measured is not None) < _LEAST_MEASURED:
+    if len(others) < _LEAST_OTHERS:
         return _Known(own)
     mean, between = _mean_effect(others)
     likely = _combined(_Effect(mean.mean, mean.var + between), measured)
-    return _Known(own, likely, mean.interval(_ALPHA_OF_FORM)[0] > 0)
+    return _Known(own, likely, mean.interval(_ALPHA/10)[0] > 0)
 
 # %% ../../nbs/482_skills.trials.ipynb #5bc03098
 def _verdict(o, known, router=None):
@@ -230,7 +228,7 @@ def _verdict(o, known, router=None):
         return 'active', known.effect, ''
     if known.vouched and known.likely.interval(1/3)[0] > 0:
         return 'active', known.likely, ''
-    if groups >= _ENOUGH_GROUPS and known.effect.mean < _LEAST_EFFECT:
+    if groups >= _ENOUGH_GROUPS:
         return 'retired', known.effect, f'{groups} groups did not show that it helps'
     return PROBATION, known.effect, ''
 
@@ -255,7 +253,7 @@ def settle_trials(
                          effect=round(effect.mean, 4), low=low, high=high, groups=o.stats.get('groups', 0)))
         o.status = status
         if status == 'active':
-            o.provenance = o.provenance | dict(proved='trials' if measured else 'form')
+            o.provenance = o.provenance | dict(proved='trials')
         if reason:
             retire(o, reason)
     return bank, rows

@@ -24,7 +24,7 @@ from ..core.options import is_azure
 from ..skills import distillation
 from ..skills.bank import SkillBank
 from ..skills.embedding import CachedEncoder, FolderEncoder
-from ..skills.facts import facts_of, FORMS
+from ..skills.facts import facts_of, FACT_FORMS
 from ..skills.retrieval import Retriever
 from ..core.store import data_path, JsonlLog, read_json, require_writable
 from ..core.trajectory import Trajectory
@@ -174,7 +174,7 @@ def audience_of(config:SkillRLConfig)->str:
     text = prompt('reader_facts' if reads_facts_only(config) else 'reader_words')
     forms = []
     for kind, meaning in of.facts.items():
-        form = FORMS[kind].format(about='ABOUT', value='VALUE')
+        form = FACT_FORMS[kind].format(about='ABOUT', value='VALUE')
         forms.append(f'- `{kind}`, read as "{form}": {meaning}.')
     own = config.env.games or config.env.url # Where each game may have a place of its own
     limit = f'A task counts as won only within {config.env.max_steps} steps, however long the records are.'
