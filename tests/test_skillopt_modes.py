@@ -166,6 +166,18 @@ def test_the_metric_of_the_gate(metric, accepted):
             num_epochs=1, edit_budget=8).train()
     assert any(a.startswith('accept') for a in actions()) == accepted
 
+def test_a_merge_is_told_what_screening_found_of_each_edit():
+    tutor = Tutor()
+    trainer(tutor, num_epochs=1, edit_budget=8).train()
+    questions = tutor.told('merge_final')
+    assert questions and all('### Group 1: failure, 3 tasks' in question for question in questions)
+    of_lines = [json.loads(line)['missed_on'] for question in questions
+                for line in sections(question)['Edits'].splitlines() if line.startswith('{')]
+    merged = [r['step'] for r in read('history.json') if r['n_patches_kept'] > 1]
+    rows = [row for n in merged for row in read(f'steps/step_{n:04}/screen.json')]
+    assert 0 < min(of_lines) and sum(of_lines) == sum(len(row.get('missed', [])) for row in rows)
+    assert '`missed_on`' in _load_prompt('merge_final')
+
 # What ends a run early
 
 PRICES = dict(clerk=(100., 200.), tutor=(300., 400.))
@@ -320,7 +332,7 @@ def ending(world, **limit):
 @pytest.mark.parametrize('world', [RuleWorld, Twice])
 def test_D12_both_skills_are_tested_in_full_or_the_budget_is_refused_at_once(world, kind, low, high):
     rng = random.Random(kind)
-    drawn = [low, *[low + rng.random()*(high - low) for _ in range(10)], high]
+    drawn = [low, *[low + rng.random()*(high - low) for _ in range(6)], high]
     budgets = [most if kind == 'max_usd' else round(most) for most in drawn]
     ends = [inside(f'{k}', lambda: ending(world, **{kind: most})) for k, most in enumerate(budgets)]
     assert (ends[0], ends[-1]) == ('refused', 'learnt')
@@ -329,7 +341,7 @@ def test_what_a_step_had_paid_for_when_a_limit_broke_it_off_is_not_paid_again():
     clerk, tutor = Clerk(), Tutor()
     settings = dict(world=RuleWorld(train=12, val=12, test=6, seed=2), num_epochs=1)
     whole = inside('never', lambda: trainer(**settings).train())
-    said = trainer(tutor, clerk, max_target_calls=130, **settings).train()
+    said = trainer(tutor, clerk, max_target_calls=120, **settings).train()
     assert said['stopped'] and not said['total_steps'] and tutor.asked
     left = trainer(tutor, clerk, **settings).train()
     assert left == whole and len(clerk.asked) == total(whole, 'calls', 'target')
