@@ -2731,8 +2731,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                   'skillrl/skillopt/session.py'),
                                           'skillrl.skillopt.session._kept_back': ( 'skillopt.session.html#_kept_back',
                                                                                    'skillrl/skillopt/session.py'),
-                                          'skillrl.skillopt.session._make_room': ( 'skillopt.session.html#_make_room',
-                                                                                   'skillrl/skillopt/session.py'),
                                           'skillrl.skillopt.session._read_state': ( 'skillopt.session.html#_read_state',
                                                                                     'skillrl/skillopt/session.py'),
                                           'skillrl.skillopt.session._resume': ( 'skillopt.session.html#_resume',

@@ -13,6 +13,8 @@ from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.core.store import to_json
+from skillrl.skillopt.settings import SkillOptConfig
+from skillrl.skillopt.trainer import SkillOptTrainer
 from skillrl.types import RolloutResult
 
 # --- results ---
@@ -155,6 +157,27 @@ def test_a_reply_gone_wild_is_judged_in_linear_time(text):
 def test_without_a_skill_a_sentence_stands_in(skill):
     _, chat = played('sink', 'sink', skill=skill)
     assert chat.calls[0][0]['content'] == _BARE
+
+class Scripted:
+    "Answers right when its system message says the rule"
+    model = 'scripted'
+    def __init__(self):
+        self.systems = []
+    def chat(self, *, system, user, stage='', **kw):
+        if stage != 'rollout':
+            return json.dumps(dict(edits=[dict(op='append', content='- Say sink.')])), {}
+        self.systems.append(system)
+        return ('sink' if 'Say sink' in system else 'tub'), {}
+
+@pytest.mark.parametrize('skill', ['', ' \n', 'Be kind.\n'])
+def test_the_first_and_the_best_skill_share_their_instruction(tmp_path, skill):
+    items = {f'{split}_items': [dict(id=str(i), question=f'Where does mug {i} go?', answers='sink')
+                                for i in range(4)] for split in ('train', 'val', 'test')}
+    env, target = SimpleQAEnv(**items, initial_skill=skill), Scripted()
+    config = SkillOptConfig(num_epochs=1, verbose=False, out_root=str(tmp_path))
+    summary = SkillOptTrainer(config=config, env=env, optimizer_client=target, target_client=target).train()
+    assert (summary['baseline_test_hard'], summary['test_hard']) == (0, 1)
+    assert all(system.startswith(skill.strip() or _BARE) for system in target.systems)
 
 # --- chat: one system, one user, text and usage ---
 

@@ -1,5 +1,5 @@
 "Every mode of the trainer from end to end, with a scripted optimizer and an agent without luck"
-import json, os, re, sys, threading
+import json, os, random, re, sys, threading
 from pathlib import Path
 import pytest
 from replies import sections
@@ -166,6 +166,18 @@ def test_the_metric_of_the_gate(metric, accepted):
             num_epochs=1, edit_budget=8).train()
     assert any(a.startswith('accept') for a in actions()) == accepted
 
+def test_a_merge_is_told_what_screening_found_of_each_edit():
+    tutor = Tutor()
+    trainer(tutor, num_epochs=1, edit_budget=8).train()
+    questions = tutor.told('merge_final')
+    assert questions and all('### Group 1: failure, 3 tasks' in question for question in questions)
+    of_lines = [json.loads(line)['missed_on'] for question in questions
+                for line in sections(question)['Edits'].splitlines() if line.startswith('{')]
+    merged = [r['step'] for r in read('history.json') if r['n_patches_kept'] > 1]
+    rows = [row for n in merged for row in read(f'steps/step_{n:04}/screen.json')]
+    assert 0 < min(of_lines) and sum(of_lines) == sum(len(row.get('missed', [])) for row in rows)
+    assert '`missed_on`' in _load_prompt('merge_final')
+
 # What ends a run early
 
 PRICES = dict(clerk=(100., 200.), tutor=(300., 400.))
@@ -191,7 +203,7 @@ def stops_and_goes_on(limit, **more):
 
 def test_a_limit_on_calls_keeps_the_final_measurement_back():
     def half(whole):
-        return dict(max_target_calls=total(whole, 'calls', 'target')//2)
+        return dict(max_target_calls=2*total(whole, 'calls', 'target')//3)
     said, limit, called = stops_and_goes_on(half, eval_test=True)
     assert f"of {limit['max_target_calls']} target calls are made" in said['stopped']
     assert said['stopped'].endswith('raise max_target_calls')
@@ -202,7 +214,7 @@ def test_a_limit_on_calls_keeps_the_final_measurement_back():
 
 def test_a_limit_on_tokens():
     said, limit, _ = stops_and_goes_on(lambda whole: dict(max_tokens=total(whole, 'total_tokens')//2 + 8300))
-    assert re.search('tokens of [0-9,]+ are left and a call of .* may take .*: raise max_tokens$',
+    assert re.search('tokens of [0-9,]+ are left and .* of clerk may take .*: raise max_tokens$',
                      said['stopped'])
     assert total(said, 'total_tokens') <= limit['max_tokens']
 
@@ -295,6 +307,56 @@ def test_any_limit_keeps_the_final_measurement_back(limit):
     assert said['usage']['target']['final_selection_eval']['calls']==24*3
     assert total(said, 'total_tokens') <= limit.get('max_tokens', 1e9)
     assert said['usd'] <= limit.get('max_usd', 1e9)
+
+def ending(world, **limit):
+    "Was a budget refused at once, or are both skills tested in full, and was anything learnt?"
+    (kind, most), clerk = next(iter(limit.items())), Clerk()
+    run = trainer(clerk=clerk, world=world(train=12, val=12, test=6, seed=2), num_epochs=99, prices=PRICES,
+                  optimizer_max_completion_tokens=200, **limit)
+    try:
+        said = run.train()
+    except BudgetExceeded as e:
+        few = 0 if kind == 'max_target_calls' else 10 # So much shows what a rollout takes
+        assert str(e).endswith(f'raise {kind}') and len(clerk.asked) <= few
+        return 'refused'
+    assert said['stopped'] and None not in (said['baseline_test_hard'], said['test_hard'])
+    for name in ('baseline', 'best'):
+        assert [r['status'] for r in read(f'test_eval_{name}/results.json')] == ['ok']*6
+    calls, tokens = len(clerk.asked), total(said, 'total_tokens')
+    spent = dict(max_target_calls=calls, max_tokens=tokens, max_usd=said['usd'])
+    assert spent[kind] <= most and total(said, 'calls', 'target') == calls
+    return 'learnt' if said['total_accepts'] else 'stopped'
+
+@pytest.mark.parametrize('kind,low,high', [('max_target_calls', 60, 450), ('max_tokens', 2000, 18000),
+                                           ('max_usd', .5, 4.)])
+@pytest.mark.parametrize('world', [RuleWorld, Twice])
+def test_D12_both_skills_are_tested_in_full_or_the_budget_is_refused_at_once(world, kind, low, high):
+    rng = random.Random(kind)
+    drawn = [low, *[low + rng.random()*(high - low) for _ in range(6)], high]
+    budgets = [most if kind == 'max_usd' else round(most) for most in drawn]
+    ends = [inside(f'{k}', lambda: ending(world, **{kind: most})) for k, most in enumerate(budgets)]
+    assert (ends[0], ends[-1]) == ('refused', 'learnt')
+
+def test_what_a_step_had_paid_for_when_a_limit_broke_it_off_is_not_paid_again():
+    clerk, tutor = Clerk(), Tutor()
+    settings = dict(world=RuleWorld(train=12, val=12, test=6, seed=2), num_epochs=1)
+    whole = inside('never', lambda: trainer(**settings).train())
+    said = trainer(tutor, clerk, max_target_calls=120, **settings).train()
+    assert said['stopped'] and not said['total_steps'] and tutor.asked
+    left = trainer(tutor, clerk, **settings).train()
+    assert left == whole and len(clerk.asked) == total(whole, 'calls', 'target')
+    assert len(tutor.asked) == total(whole, 'calls', 'optimizer')
+
+def test_a_draft_has_no_score_until_the_gate_has_seen_it(capsys):
+    trainer(num_epochs=4, verbose=True).train()
+    lines = capsys.readouterr().out.splitlines()
+    drafts = [r for r in read('history.json') if r['action'] == 'accept']
+    assert drafts and all(r['current_score'] is None for r in drafts)
+    assert all(('draft that is not measured' in line) == (r['current_score'] is None)
+               for r, line in zip(read('history.json'), lines))
+    assert all(f"best {r['best_score']:.3f}" in line
+               for r, line in zip(read('history.json'), lines) if r['current_score'] is None)
+    assert 'not measured' not in outcome_text('run')
 
 def test_a_score_that_was_not_measured_afresh_is_not_reported(monkeypatch, capsys):
     "Where the limit was lowered after the steps, the lucky score of the gate stays under its own name"

@@ -299,7 +299,8 @@ def begin(self:Session, final:bool=False, **record:Any)->None:
     o = self.optimizer
     o.usage, o.missed = {}, 0
     o.step = self.next
-    o.journal = self.run.begin(None if final else self.next)
+    ended = final and not self.limited # What a step has paid for before a limit broke it off is kept
+    o.journal = self.run.begin(None if ended else self.next)
 
 @patch
 def commit(self:Session, folder:str, files:dict)->None: # OSError if it could not be written
@@ -324,14 +325,8 @@ def _kept_back(session):
     "Rollouts that have to be paid for when the steps have ended"
     n = len(session.selection)
     measured = session.cfg.final_passes*n + 2*len(session.test)
-    if session.final:
-        return measured
-    return measured + gate_plays(n) + _CARE_FOR_LINE*len(session.draft.state.needed)
-
-def _make_room(session, n, later=None):
-    "BudgetExceeded if `n` rollouts, with `later` ones or all that are kept back, pass a limit"
-    later = _kept_back(session) if later is None else later
-    session.limits.check(session.events.bill, session.paid(), n, later)
+    judged = gate_plays(n) + _CARE_FOR_LINE*len(session.draft.state.needed)
+    return measured if session.final else measured + judged
 
 # %% ../../nbs/754_skillopt.session.ipynb #6f2ad15d
 @patch
@@ -344,12 +339,16 @@ def play(self:Session,
     later:int|None=None, # Rollouts to keep back; None for all that come after the steps
 )->list:            # `RolloutResult`s; BudgetExceeded or Outage
     "Play `items` under `skill`"
-    c, journal = self.cfg, self.run.journal
+    c, journal, spare = self.cfg, self.run.journal, 0
+    if later is None:
+        later, spare = _kept_back(self), self.events.bill.largest
+    def begin(n:int)->None:
+        self.limits.check(self.events.bill, self.paid(), n, later, spare)
     with self.events.timed(journal, step=self.next, stage=stage, role='target', n=len(items)) as bill:
         results = run_rollout(
             self.env, skill, items, target_client=self.target, executor=self.executor, journal=journal,
             split=split, repeat=repeat, retries=3, seed=c.seed,
-            begin=lambda n: _make_room(self, n, later), bill=bill, stage=stage, **self.limits.of_rollouts)
+            begin=begin, bill=bill, stage=stage, **self.limits.of_rollouts)
     d = self.draft
     d.record['lost'] = d.record.get('lost', 0) + sum(not r.ok for r in results)
     d.usage[stage] = add_usage(d.usage.get(stage, {}), *[r.usage for r in results])
@@ -359,7 +358,6 @@ def play(self:Session,
 @patch
 def ask(self:Session, stage:str, what:Callable, *args:Any, **kw:Any)->Any:
     "What the optimizer answers in `what(optimizer, …)`, entered under `stage`; BudgetExceeded"
-    _make_room(self, 0)
     self.optimizer.meters = meters = []
     with self.events.timed(self.run.journal, step=self.next, stage=stage, role='optimizer') as bill:
         try:

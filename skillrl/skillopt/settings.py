@@ -106,7 +106,7 @@ class Bill:
     paid:dict = field(default_factory=lambda: dict(target={}, optimizer={})) # Role → stage → usage
     played:int = 0            # Rollouts
     largest:int = 0           # Tokens that one call of them might have taken
-    each:tuple = (0, 0)       # Tokens that a rollout read and wrote, in the stages where that was most
+    each:dict = field(default_factory=add_usage) # Usage of a rollout, in the stages where it was most
 
     def add(self, row:dict)->None:
         "Add the end of a stage: its `role`, `paid` by stage; `played` and `largest` for rollouts"
@@ -116,8 +116,7 @@ class Bill:
             self.played += row['played']
             self.largest = max(self.largest, row['largest'])
             used = add_usage(*row['paid'].values())
-            means = (used[k]/row['played'] for k in ('prompt_tokens', 'completion_tokens'))
-            self.each = tuple(map(max, self.each, means))
+            self.each = combine(max, self.each, {k: math.ceil(n/row['played']) for k, n in used.items()})
 
 # %% ../../nbs/724_skillopt.settings.ipynb #b5d56ef7
 _CARE = 1.5
@@ -176,15 +175,14 @@ def check(self:RunLimits,
     paid:dict,        # Role → stage → usage
     n:int,            # Rollouts to come now
     later:int,        # Rollouts to come at the end
+    spare:int=0,      # Tokens that the last call of them might write besides
 )->None: # BudgetExceeded if `n` more rollouts are too many
     "Make room for the rollouts to come"
-    reads, writes = (math.ceil(_CARE*later*k) for k in bill.each)
-    if later:  # The last call must be within the budget, too, with all that it might write
-        writes = max(writes, bill.largest + math.ceil(later*bill.each[1]))
-    self.ledger.counts = self.counts(paid, reads, writes)
+    read, wrote = (bill.each[k] for k in ('prompt_tokens', 'completion_tokens'))
+    self.ledger.counts = self.counts(paid, math.ceil(_CARE*later*read), math.ceil(_CARE*later*wrote) + spare)
     try:
-        if n and any(bill.each):
-            self.ledger.check(model_of(self.clients['target']), *[math.ceil(n*k) for k in bill.each])
+        if n*(read + wrote): # Nothing is known of the first rollouts
+            self.ledger.check(model_of(self.clients['target']), n*read, n*wrote + bill.largest)
     except BudgetExceeded as e:
         raise BudgetExceeded(str(e).replace('a call of', f'{n} rollouts of')) from None
     called, most = add_usage(*paid['target'].values())['calls'], self.config.max_target_calls

@@ -255,14 +255,13 @@ def _summary_of_steps(session, stopped):
 def _summary_of_selection(session, fresh):
     "Scores on the selection split, of which `fresh` is a measurement that chose nothing"
     s, best = session.state, fresh or {}
-    score, current = best.get('score'), s.current_score if s.skill == s.best else None
+    score = best.get('score')
     if not fresh and not session.cfg.final_passes:
         score = s.best_score
-    if fresh and s.skill == s.best:
-        current = score
+    current = score if fresh else s.current_score
     return dict(best_selection_score=score, best_selection_interval=best.get('interval'),
                 gate_score=s.best_score, baseline_selection_score=_first_measured(session)['score'],
-                current_selection_score=current)
+                current_selection_score=current if s.skill == s.best else None)
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #f15bab56
 def _write_summary(
