@@ -184,7 +184,8 @@ def test_the_limit_of_a_prompt_counts_tokens_and_takes_history_first(server):
 # ---- what a prompt shows of a skill ----
 
 BANK = SkillBank([Skill('gen_001', 'Search order', 'Look in closed places last.',
-                        'Nothing is in sight yet.')])
+                        'Nothing is in sight yet.', fact=dict(
+                            kind='habit', about='closed places', value='look in closed places last'))])
 FULL = 'Skill: Search order: Look in closed places last. (Apply when: Nothing is in sight yet.)'
 SHORT = 'Skill: Look in closed places last.'
 
@@ -197,7 +198,7 @@ def test_the_shipped_policy_and_its_descendants_keep_the_short_form(tmp_path):
     build_policy(c).save(tmp_path/'trained')
     own, foreign = ['', str(tmp_path/'trained'), str(data_path('base'))], 'Qwen/Qwen2.5-7B-Instruct'
     forms = [builders._skill_form(c.merged({'model.checkpoint': p})) for p in (*own, foreign)]
-    assert forms == ['principle']*3 + ['full']
+    assert forms == ['fact']*3 + ['full']
     suite = world('alfworld').suites(c.env)[0][0]
     prompt = build_episodes(suite, suite.games('collect', 1), BANK, c)[0].messages()[-1]['content']
     assert SHORT in prompt.splitlines()

@@ -211,7 +211,7 @@ def test_options_that_nobody_names():
     assert LossOptions() == LossOptions(.2, .01, 'token-mean', None)
     assert MOST_SCORES == costs._SCORES == 2**25 # What is planned is what is done
     many = build_retriever(SkillBank(), CONFIG.merged({'retrieval.top_k_general': 20}))
-    assert many.settings.top_k_mistakes == 5
+    assert many.settings.top_k_mistakes == 3
 
 def test_the_learning_rate_climbs_evenly_and_falls_to_a_tenth():
     assert [_lr_at(step, 100, 4) for step in range(2)] == pytest.approx([.25, .5], rel=1e-3)

@@ -379,9 +379,14 @@ def _play_conditions(policy, suite, games, bank_file, config):
 # %% ../../nbs/855_cli.steps.ipynb #2b28f69a
 def _over_splits(results, splits):
     "What was played under each condition, all of its `splits` together"
-    names = ['no bank', 'bank']
-    rows = {name: [results.get(row_name(name, split), []) for split in splits] for name in names}
-    return {name: sum(played, []) for name, played in rows.items() if any(played)}
+    whole = {}
+    for name in ('no bank', 'bank'):
+        played = []
+        for split in splits:
+            played += results.get(row_name(name, split), [])
+        if played:
+            whole[name] = played
+    return whole
 
 def evaluate(args:Namespace)->None: # ValueError if there are no test games
     "play each test game once, without a bank and with it"

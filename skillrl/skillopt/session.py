@@ -339,7 +339,8 @@ def play(self:Session,
     later:int|None=None, # Rollouts to keep back; None for all that come after the steps
 )->list:            # `RolloutResult`s; BudgetExceeded or Outage
     "Play `items` under `skill`"
-    c, journal, spare = self.cfg, self.run.journal, 0
+    c, journal = self.cfg, self.run.journal
+    spare = 0
     if later is None:
         later, spare = _kept_back(self), self.events.bill.largest
     def begin(n:int)->None:

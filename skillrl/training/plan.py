@@ -146,8 +146,8 @@ def teacher_line(plan:RunPlan)->str: # One sentence without full stop
     if name in ledger.prices:
         usd = f'{ledger.cost(name, read, written):,.2f} USD'
     facts_only = reads_facts_only(plan.config)
-    reader = 'facts, which are all that the policy reads' if facts_only else 'skills'
-    return (f'Teacher of {reader}: up to {calls:,} calls of {name}, '
+    reader = 'facts (which are all that the policy reads)' if facts_only else 'skills'
+    return (f'Teacher: up to {calls:,} calls of {name} for {reader}, '
             f'{read:,} tokens read and {written:,} written, '
             f'{usd} at most')
 
