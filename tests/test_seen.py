@@ -2,13 +2,11 @@
 import importlib.util, json
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 import pytest
 from skillrl.cli.main import COMMANDS
 from skillrl.core.config import SkillRLConfig
 from skillrl.viewers.inspection import fitted
 from skillrl.skillopt.settings import SkillOptConfig
-from skillrl.skillopt.trainer import _best_score
 from skillrl.core.tables import Table
 from skillrl.training.evaluate import describe_gain
 from skillrl.core.trajectory import Trajectory
@@ -41,12 +39,6 @@ def test_one_sentence_says_what_the_loop_gained():
     rows = {'before, no bank': none, 'before, bank': none, 'after, evolved bank': all_of_them}
     told = '"before, no bank" won 0.00 of its games and "after, evolved bank" 1.00: they differ by +1.00 ['
     assert describe_gain(rows).startswith(told)
-
-@pytest.mark.parametrize('current, shown', [('best', .25), ('other', .5)])
-def test_the_line_of_a_step_shows_the_best_score_as_measured(current, shown):
-    "Played again, the best skill has another mean than the one it was accepted with"
-    state = SimpleNamespace(skill=current, best='best', current_score=.25, best_score=.5)
-    assert _best_score(state) == shown
 
 # ---- the page of flags and settings ----
 
