@@ -238,14 +238,9 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
     where = _written(bank.save, args.output)
     empty = '' if bank.items() else 'The bank has no entries: '
     print(f'{empty}{bank!r}: {where}{_account(teacher)}')
-    print(_reading(bank, trajs, config))
+    if not any('signals' in t.metadata for t in trajs): # Those are read by somebody's agent
+        print(describe_reading(bank.items('active', PROBATION), config))
     return int(where != Path(args.output))
-
-def _reading(bank, trajs, config):
-    "What of a bank the policy that acts can read; of sessions an agent of somebody's reads all"
-    if any('signals' in t.metadata for t in trajs):
-        return 'An agent reads all of it'
-    return describe_reading(bank.items('active', PROBATION), config)
 
 # %% ../../nbs/855_cli.steps.ipynb #18d823a6
 def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations

@@ -174,8 +174,8 @@ class World:
     categories:tuple[str, ...] = () # Under which tasks are counted
     weights:str = 'base'            # Folder of the library's data with the policy that a run starts from
     routes:Callable|None = None     # From a suite that is served to more routes, such as `POST /find`
-    facts:dict = dict(place='where a thing is', before='what has to come before a command') # Kind of `Fact` →
-    home:str = ''                   # what it says here; what stays as it is in all games of a suite
+    facts:dict = dict(place='where a thing is', before='what comes before') # Kind of `Fact` → its meaning
+    home:str = ''                   # What stays as it is in all games of a suite, for a teacher
 
     def suites(self,
         config:Any,            # An `EnvConfig`

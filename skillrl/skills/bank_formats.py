@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from ..core.trajectory import Router, Sections, as_router, build
-from .facts import read_fact
+from .facts import carried_fact
 
 # %% ../../nbs/415_skills.bank_formats.ipynb #e1bb9e14
 def _sections(fmt, router):
@@ -128,8 +128,7 @@ def checked_entry(o:object)->object: # ValueError when its statistics, fact or t
     for k, n in o.stats.items():
         if type(n) is not int or n < 0:
             raise ValueError(f'the field `stats` should hold whole numbers from 0, not {k} {n!r:.20}')
-    if getattr(o, 'fact', None):
-        read_fact(o.fact)
+    carried_fact(o)
     o.provenance = {k: v for k, v in o.provenance.items() if v is not None}
     build(_Provenance, o.provenance)
     _read_ids(o.provenance, 'trajectories')

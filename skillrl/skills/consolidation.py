@@ -14,7 +14,7 @@ from dataclasses import replace
 from ..core.trajectory import Router, as_router
 from .bank import Entry, Mistake, Skill, SkillBank, retire, with_id
 from .embedding import Array, Idf, stem, stems, stop_words, terms
-from .facts import fact_of, read_fact
+from .facts import carried_fact, fact_of
 from .guard import examined
 from .retrieval import advice
 
@@ -168,7 +168,7 @@ def merge_rewordings(
 # %% ../../nbs/465_skills.consolidation.ipynb #57cff5e2
 def _fact(o):
     "The fact that an entry carries, or that all of its words state; None for others"
-    return read_fact(o.fact) if getattr(o, 'fact', None) else fact_of(advice(o))
+    return carried_fact(o) or fact_of(advice(o))
 
 def _same_fact(a, b):
     "Do two entries state one fact?"

@@ -11,6 +11,7 @@ import html, json, re, unicodedata
 from dataclasses import replace
 from ..core.tables import clip
 from .bank import Entry, quarantine, with_id
+from .facts import carried_fact
 
 # %% ../../nbs/425_skills.guard.ipynb #765a438c
 HIDDEN = (
@@ -345,6 +346,9 @@ def examine(
     "Reasons not to trust `o`"
     reasons = [reason for k in LIMITS if k in vars(o) for reason in _field(k, getattr(o, k))]
     reasons += [f'a further field contains {s}' for text in texts_in(o.extra) for s in suspicions(text)]
+    fact = carried_fact(o)
+    if fact: # Policies are shown its sentence in place of the words
+        reasons += [f'the fact contains {s}' for s in suspicions(fact.sentence)]
     if o.id and not (isinstance(o.id, str) and re.fullmatch(r'[\w.-]{1,64}', o.id, re.A)):
         reasons.append('the id is not a plain name')
     if not _is_plain_name(o.category):
@@ -356,6 +360,8 @@ def _harmless(o):
     "`o` as it can be kept for inspection"
     kept = {k: _clean(getattr(o, k), LIMITS[k]) for k in LIMITS if k in vars(o)}
     category = o.category if _is_plain_name(o.category) else 'general'
+    if getattr(o, 'fact', None):
+        kept['fact'] = {}
     return replace(o, extra={}, category=category, **kept)
 
 # %% ../../nbs/425_skills.guard.ipynb #82a98277

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['on_trial', 'put_on_probation', 'TrialRetriever', 'draw_trials', 'with_counts', 'form', 'effects_by_form',
-           'settle_trials', 'touched', 'choose_games', 'Round', 'refused_as', 'consider']
+           'settle_trials', 'choose_games', 'Round', 'refused_as', 'consider']
 
 # %% ../../nbs/482_skills.trials.ipynb #a3c5db0d
 import random, re
@@ -257,17 +257,6 @@ def settle_trials(
         if reason:
             retire(o, reason)
     return bank, rows
-
-# %% ../../nbs/482_skills.trials.ipynb #df43fa70
-def touched(
-    old:Retriever, # Of the bank before a change
-    new:Retriever, # Of the bank after it
-    games:Iterable,
-)->list:
-    "Those of `games` whose prompts the change alters"
-    def shown(retriever:object, game:object)->list:
-        return render(retriever.retrieve(game.task, game.category))
-    return [g for g in games if shown(old, g) != shown(new, g)]
 
 # %% ../../nbs/482_skills.trials.ipynb #d9089e22
 _OLD = 32 # Episodes of a suite after which an entry that was shown is to be checked
