@@ -20,7 +20,7 @@ from .bank import count_episode, Entry, PROBATION, Proposal, retire, SkillBank, 
 from .consolidation import fact_words, normal, twin_of
 from .embedding import stem
 from .evidence import EpisodeReader
-from .retrieval import Retrieved, Retriever, advice, render
+from .retrieval import Retrieved, Retriever, advice
 from ..core.trajectory import as_router, Trajectory
 
 # %% ../../nbs/482_skills.trials.ipynb #40ecd3fd
