@@ -164,6 +164,11 @@ def items(self:SkillBank,
     return [o for _, its in _sections(self) for o in its if not statuses or o.status in statuses]
 
 @patch
+def shown(self:SkillBank)->list[Entry]:
+    "What prompts show: what is active, and what is on probation but has credit"
+    return [o for o in self.items('active', PROBATION) if o.status == 'active' or 'credit' in o.provenance]
+
+@patch
 def get(self:SkillBank, id:str)->Entry|None:
     "The skill or mistake called `id`"
     return next((o for o in self.items() if o.id == id), None)

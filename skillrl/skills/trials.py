@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['on_trial', 'put_on_probation', 'TrialRetriever', 'draw_trials', 'with_counts', 'form', 'effects_by_form',
-           'settle_trials', 'choose_games', 'Round', 'refused_as', 'consider']
+           'settle_trials', 'choose_games', 'games_on_trial', 'Round', 'refused_as', 'consider']
 
 # %% ../../nbs/482_skills.trials.ipynb #a3c5db0d
 import random, re
@@ -17,9 +17,10 @@ from functools import partial
 from statistics import NormalDist
 from ..core.config import EvolutionConfig
 from .bank import count_episode, Entry, PROBATION, Proposal, retire, SkillBank, with_id
-from .consolidation import fact_words, normal, twin_of
+from .consolidation import fact_words, normal, subject_of, twin_of
 from .embedding import stem
 from .evidence import EpisodeReader
+from .facts import facts_of
 from .retrieval import Retrieved, Retriever, advice
 from ..core.trajectory import as_router, Trajectory
 
@@ -57,6 +58,15 @@ class TrialRetriever:
                        mistakes=rest(found.mistakes))
 
 # %% ../../nbs/482_skills.trials.ipynb #8ec0768f
+def _behind_rivals(entries):
+    "Ids of what is on probation and has to wait, for a rival was tried less"
+    waiting = set()
+    first = {}
+    for o in sorted(entries, key=lambda o: o.stats.get('groups', 0)):
+        if o.status == PROBATION and first.setdefault((type(o), subject_of(o)), o) is not o:
+            waiting.add(o.id)
+    return waiting
+
 def draw_trials(
     entries:Iterable[Entry], # What the task retrieves of the bank from `on_trial`, as it is in the bank
     size:int,          # Number of tries in the group
@@ -64,11 +74,13 @@ def draw_trials(
     seed:object,       # Decides the draw, together with the id
 )->tuple[list[set], list[str]]: # For each try the ids it does without; all that are on trial
     "Who does without what in one group"
-    hidden = [set() for _ in range(size)]
+    entries = list(entries)
+    waiting = _behind_rivals(entries) if size > 1 else set()
+    hidden = [set(waiting) for _ in range(size)]
     tried = []
     for o in entries:
         rng = random.Random(f'{seed}/{o.id}')
-        if size < 2 or o.status != PROBATION and rng.random() >= share:
+        if size < 2 or o.id in waiting or o.status != PROBATION and rng.random() >= share:
             continue
         tried.append(o.id)
         for k in rng.sample(range(size), size//2):
@@ -127,26 +139,19 @@ def _measured_effect(o:Entry)->_Effect|None: # None while one of the arms is emp
 def form(
     o:Entry,
     words:Collection[str], # From `fact_words`
-)->str: # `look for _ in _`
-    "`o` without its names and numbers; `words` are those from `fact_words`"
-    text = re.sub(r'^(before) .*', r'\1 x 1', advice(o).lower()) # Ways are told apart by what they want only
-    said = re.findall(r'[a-z]+|\d+', text)
-    kept = ['_' if w.isdigit() or (stem(w) in words and w not in _FRAME) else w for w in said]
+)->str: # Such as `place`
+    "The kind of fact that `o` states, otherwise its words; those in `words` are names"
+    facts = facts_of(o)
+    if facts and facts[0].kind != 'habit':
+        return facts[0].kind
+    said = re.findall(r'[a-z]+|\d+', advice(o).lower())
+    kept = ['_' if w.isdigit() or stem(w) in words else w for w in said]
     return re.sub(r'_(?: _)+', '_', ' '.join(kept))
-
-_FRAME = frozenset('look for in to on with and the'.split()) # Words of goals that are no names
-
-def _place_words(items):
-    "Words of the places that sentences such as `Look for wiki in Finn.` name"
-    places = [re.search(' in ([^,]+)$', advice(o)) for o in items if advice(o).startswith('Look for ')]
-    return {stem(w) for found in filter(None, places) for w in re.findall('[a-z]+', found[1].lower())}
 
 def _heard(bank, router):
     "The form of each entry of `bank`, and the effect of those that were tried"
-    items, told = bank.items(), as_router(router)
+    items = bank.items()
     words = fact_words(items, router)
-    if not (told.things or told.facts):
-        words = words | _place_words(items)
     for o in items:
         yield o, form(o, words), _measured_effect(o)
 
@@ -164,16 +169,22 @@ def effects_by_form(
     return dict(out)
 
 # %% ../../nbs/482_skills.trials.ipynb #bb2c6657
-def _mean_effect(others:Sequence[_Effect])->tuple[_Effect, float]: # From two effects on
-    "The mean of measured effects of one form, with its own variance, and the variance between the true ones"
+_NOTHING_KNOWN = .3**2/2 # Variance between forms, and the least between sentences of one
+
+def _between(others:Sequence[_Effect])->float:
+    "The variance between the true effects of one form"
     weights = [1/e.var for e in others]
     total = sum(weights)
     mean = sum(w*e.mean for w, e in zip(weights, others))/total
     spread = sum(w*(e.mean - mean)**2 for w, e in zip(weights, others)) - (len(others) - 1)
-    between = max(0., spread/(total - sum(w*w for w in weights)/total))
+    return max(_NOTHING_KNOWN, spread/(total - sum(w*w for w in weights)/total))
+
+def _mean_effect(others:Sequence[_Effect])->tuple[_Effect, float]:
+    "The mean effect of a form of which `others` were measured, and the variance between its sentences"
+    between = _between(others) if len(others) > 1 else _NOTHING_KNOWN
     weights = [1/(e.var + between) for e in others]
-    mean = sum(w*e.mean for w, e in zip(weights, others))/sum(weights)
-    return _Effect(mean, 1/sum(weights)), between
+    precision = 1/_NOTHING_KNOWN + sum(weights)
+    return _Effect(sum(w*e.mean for w, e in zip(weights, others))/precision, 1/precision), between
 
 def _combined(prior:_Effect, measured:_Effect|None)->_Effect:
     "What is known of an entry, when it was tried or not"
@@ -183,11 +194,12 @@ def _combined(prior:_Effect, measured:_Effect|None)->_Effect:
     return _Effect(var*(prior.mean/prior.var + measured.mean/measured.var), var)
 
 # %% ../../nbs/482_skills.trials.ipynb #8e47be3b
-_SCEPTICAL = _Effect(0., .05**2) # Of a sentence that was never tried
-_LEAST_OTHERS = 3               # Of a form, that say something of the next
-_ALPHA = .1                      # Chance of an error of each kind
-_ENOUGH_GROUPS = 24             # That show no effect, after which a skill is retired
-_LEAST_GAMES = 3                # In which a general sentence has to have been tried
+_CLEAR = .005       # Chance that an interval fails at one look
+_HARM = .05         # That what is said to harm does not
+_ENOUGH_GROUPS = 24 # Are many
+_WORTH = .2         # Effect after these with which a sentence becomes active
+_WORTHLESS = .1     # Below which it is retired
+_LEAST_GAMES = 3    # In which a general sentence has to have been tried
 
 def _widely_tried(o:Entry, router:Callable|None=None)->bool: # True for what is not general
     "Was a general entry tried in two categories and several games? Not where tasks have no category"
@@ -202,37 +214,52 @@ def _widely_tried(o:Entry, router:Callable|None=None)->bool: # True for what is 
 @dataclass
 class _Known:
     "What is known of one entry"
-    effect:_Effect  # Its own trials, to a sceptic
-    likely:_Effect|None = None # Its form and its own trials; None where too few others were tried
-    vouched:bool = False      # Does the form help beyond doubt?
+    effect:_Effect # Of its form and its own trials
+    vouched:bool   # Does its form help beyond doubt, and most likely this one too?
 
 def _known_effect(measured:_Effect|None, others:Sequence[_Effect])->_Known:
     "What trials of an entry itself, if there were any, and of `others` of its form say"
-    own = _combined(_SCEPTICAL, measured)
-    if len(others) < _LEAST_OTHERS:
-        return _Known(own)
     mean, between = _mean_effect(others)
-    likely = _combined(_Effect(mean.mean, mean.var + between), measured)
-    return _Known(own, likely, mean.interval(_ALPHA/10)[0] > 0)
+    effect = _combined(_Effect(mean.mean, mean.var + between), measured)
+    return _Known(effect, mean.interval(_CLEAR)[0] > 0 and effect.interval(1/3)[0] > 0)
 
-# %% ../../nbs/482_skills.trials.ipynb #5bc03098
+# %% ../../nbs/482_skills.trials.ipynb #f2522c3d
 def _verdict(o, known, router=None):
-    "The status of `o`, the effect that decided and the reason for retiring it"
-    low, high = known.effect.interval(_ALPHA)
-    groups = o.stats.get('groups', 0)
-    if high < 0:
-        return 'retired', known.effect, f'it loses {-known.effect.mean:.2f} of the episodes that are shown it'
+    "The status of `o`, which was tried, and the reason for retiring it"
+    effect, groups = known.effect, o.stats.get('groups', 0)
+    late = groups >= _ENOUGH_GROUPS
+    if effect.interval(_HARM)[1] < 0:
+        return 'retired', f'it loses {-effect.mean:.2f} of the episodes that are shown it'
     if o.status == 'active' and 'proved' not in o.provenance:
-        return 'active', known.effect, ''
-    if low > 0 and _widely_tried(o, router):
-        return 'active', known.effect, ''
-    if known.vouched and known.likely.interval(1/3)[0] > 0:
-        return 'active', known.likely, ''
-    if groups >= _ENOUGH_GROUPS:
-        return 'retired', known.effect, f'{groups} groups did not show that it helps'
-    return PROBATION, known.effect, ''
+        return 'active', ''
+    helps = effect.interval(_CLEAR)[0] > 0 or late and effect.mean >= _WORTH
+    if known.vouched or helps and _widely_tried(o, router):
+        return 'active', ''
+    if late and effect.mean < _WORTHLESS:
+        return 'retired', f'{groups} groups did not show that it helps'
+    return o.status, ''
 
-# %% ../../nbs/482_skills.trials.ipynb #cb2f8f89
+# %% ../../nbs/482_skills.trials.ipynb #9c69731b
+def _give_credit(o, known, given):
+    "Let `o`, which was never tried, be shown if its form vouches for it, the first of its rivals in `given`"
+    if known.vouched and given.setdefault(subject_of(o), o.id) == o.id:
+        o.provenance = o.provenance | dict(credit=f'others of its form win {known.effect.mean:.2f} more')
+
+def _decide(o, known, router):
+    "Give `o`, which was tried, its status; the row for the record, None where nothing changes"
+    status, reason = _verdict(o, known, router)
+    if status == o.status:
+        return None
+    low, high = (round(x, 4) for x in known.effect.interval(_HARM))
+    row = dict(id=o.id, principle=advice(o), before=o.status, status=status, reason=reason,
+               effect=round(known.effect.mean, 4), low=low, high=high, groups=o.stats.get('groups', 0))
+    o.status = status
+    if status == 'active':
+        o.provenance = o.provenance | dict(proved='trials')
+    if reason:
+        retire(o, reason)
+    return row
+
 def settle_trials(
     bank:SkillBank,
     elsewhere:dict[str, list[_Effect]]|None=None, # From `effects_by_form`, of other banks of the world
@@ -240,23 +267,19 @@ def settle_trials(
 )->tuple[SkillBank, list[dict]]: # A copy, and a row for each entry whose status changed
     "Decide on every entry by what is known of it"
     bank = deepcopy(bank)
-    rows = []
-    heard = [row for row in _heard(bank, router) if row[0].status in ('active', PROBATION)]
+    rows, given = [], {}
+    heard = list(_heard(bank, router))
     for o, its_form, measured in heard:
+        o.provenance = {key: value for key, value in o.provenance.items() if key != 'credit'}
+        if o.status not in ('active', PROBATION):
+            continue
         others = [e for p, f, e in heard if f == its_form and e and p is not o]
         known = _known_effect(measured, [*others, *(elsewhere or {}).get(its_form, [])])
-        status, effect, reason = _verdict(o, known, router)
-        if status == o.status:
-            continue
-        low, high = (round(x, 4) for x in effect.interval(_ALPHA))
-        rows.append(dict(id=o.id, principle=advice(o), before=o.status, status=status, reason=reason,
-                         effect=round(effect.mean, 4), low=low, high=high, groups=o.stats.get('groups', 0)))
-        o.status = status
-        if status == 'active':
-            o.provenance = o.provenance | dict(proved='trials')
-        if reason:
-            retire(o, reason)
-    return bank, rows
+        if measured:
+            rows.append(_decide(o, known, router))
+        elif o.status == PROBATION:
+            _give_credit(o, known, given)
+    return bank, list(filter(None, rows))
 
 # %% ../../nbs/482_skills.trials.ipynb #d9089e22
 _OLD = 32 # Episodes of a suite after which an entry that was shown is to be checked
@@ -326,6 +349,26 @@ def choose_games(
     keys = choice.checked, choice.around
     rest = [choice.take(keys[k % 2]) for k in range(len(first), min(n, len(games)))]
     return [game for game, _ in first], rest
+
+# %% ../../nbs/482_skills.trials.ipynb #e8613fff
+def games_on_trial(
+    games:Iterable,
+    n:int,               # How many at most
+    retriever:Retriever, # Of the bank from `on_trial`
+    bank:SkillBank,
+)->list:
+    "Which of `games` show what of `bank` is on probation, the least tried first"
+    groups = {o.id: o.stats.get('groups', 0) for o in bank.items(PROBATION)}
+    found = [(game, groups.keys() & retriever.retrieve(game.task).ids) for game in games]
+    found = [pair for pair in found if pair[1]]
+    chosen = []
+    while found and len(chosen) < min(n, len(groups)):
+        game, ids = pair = min(found, key=lambda pair: min(map(groups.get, pair[1])))
+        found.remove(pair)
+        chosen.append(game)
+        for id in ids:
+            groups[id] += 1
+    return chosen
 
 # %% ../../nbs/482_skills.trials.ipynb #22a3d12d
 @dataclass

@@ -25,7 +25,7 @@ from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
 from ..skills.evolution import Experience, evolve
 from ..skills.retrieval import advice, render
-from ..skills.trials import TrialRetriever, choose_games, draw_trials, on_trial
+from ..skills.trials import TrialRetriever, choose_games, draw_trials, games_on_trial, on_trial
 from ..core.trajectory import Trajectory, select
 
 # %% ../../nbs/615_training.phases.ipynb #d7589795
@@ -248,7 +248,7 @@ def trial_trajectory(episode:Episode)->Trajectory: # ValueError if it is not ove
     return t
 
 # %% ../../nbs/615_training.phases.ipynb #41139d9f
-TRIES = 2  # Of each game of a round that has nothing but its own trials to go by
+TRIES = 2 # Of a game, with and without what is on trial
 
 def _next_games(
     suite:Any, split:str,
@@ -279,9 +279,12 @@ def _round_groups(suite, bank, config, number, tries, played=()):
     n, w = max(1, config.env.test_tasks//tries), world(config.env.name)
     games = _next_games(suite, 'val', n if suite.live else _CHOICE*n, number)
     trials, steps = _Trials(suite, bank, config), config.env.collect_steps
-    first, rest = [], games
+    first, rest, tried = [], games, []
     if not suite.live:
         first, rest = choose_games(games, n, trials.retriever, w.reader(), played)
+        tried = games_on_trial(games, n if tries > 1 else n//4, trials.retriever, bank)
+    for k, game in enumerate(tried):
+        yield trials.group(game, TRIES, f'round {number}, trial {k}', steps)
     explore = w.explorer(played)
     experiment = _experimenter(suite, bank, config, played)
     for k, game in enumerate([*first, *rest]):

@@ -79,6 +79,8 @@ def fates(
             fate = 'on probation' if r['rule'] == 'probation' else 'kept'
         if p['kept'] and p['kind'] == 'retire':
             fate = 'retired'
+        for o in filter(None, map(bank.get, ids)):
+            fate += f", shown already: {o.provenance['credit']}" if 'credit' in o.provenance else ''
         lines.append([p['kind'], *ids, _quoted(p), fate])
     for v in r['verdicts']:
         stats = bank.get(v['id']).stats
