@@ -84,16 +84,18 @@ def test_gains_are_counted_and_mirrored():
     assert high > .2
 
 def test_effects_of_one_form_are_pooled_as_in_dersimonian_and_laird():
-    means, variances = [.1, .3, .5], [.01, .02, .01]
+    means, variances = [.1, .3, .6], [.01, .02, .01]
     weights = [1/v for v in variances]
     fixed = sum(w*m for w, m in zip(weights, means))/sum(weights)
     q = sum(w*(m - fixed)**2 for w, m in zip(weights, means))
     tau = (q - 2)/(sum(weights) - sum(w*w for w in weights)/sum(weights))
     pooled, between = _mean_effect([_Effect(m, v) for m, v in zip(means, variances)])
-    assert tau > 0 and between == pytest.approx(tau)
+    assert tau > .3**2/2 and between == pytest.approx(tau)
     wide = [1/(v + tau) for v in variances]
-    assert pooled.mean == pytest.approx(sum(w*m for w, m in zip(wide, means))/sum(wide))
-    assert pooled.var == pytest.approx(1/sum(wide))
+    precision = 1/(.3**2/2) + sum(wide) # Which an effect of nothing, give or take .3, begins with
+    assert pooled.mean == pytest.approx(sum(w*m for w, m in zip(wide, means))/precision)
+    assert pooled.var == pytest.approx(1/precision)
+    assert _mean_effect([_Effect(m, .01) for m in (.2, .21)])[1] == .3**2/2 # Alike, so far
 
 def test_a_purchase_says_which_of_query_and_category_is_right():
     lamp = SimpleNamespace(name='Oak Lamp', query='lamps', path='Home › Lighting › Lamps')

@@ -17,6 +17,7 @@ from skillrl.core.trajectory import Step, Trajectory
 
 sys.path.append(str(Path(__file__).parents[1]/'benchmarks'))
 from hostile_teacher import HOSTILE, hostile_entries
+from trials import CASES, outcome, within
 from skillrl.skills.consolidation import normal
 
 class Reader:
@@ -97,9 +98,11 @@ def after_rounds(effects, rounds=3, households=8):
 def test_after_three_rounds_no_hostile_sentence_is_active_and_no_useful_one_is_gone(effects):
     entries = after_rounds(effects)
     assert not [advice(o) for o in entries if is_hostile(o) and o.status == 'active']
+    assert not [advice(o) for o in entries if is_hostile(o) and 'credit' in o.provenance]
     useful = [o for o in entries if not is_hostile(o)]
     assert not [o for o in useful if o.status == 'retired']
     assert sum(o.status == 'active' for o in useful) > .8*len(useful)
+    assert all(o.status == 'active' or 'credit' in o.provenance for o in useful if not o.stats.get('groups'))
 
 def tried(status='probation', **counts):
     category = 'cool'
@@ -120,8 +123,9 @@ def test_what_helps_becomes_active_and_what_does_not_is_retired_and_the_sign_mat
     assert kept.items()[0].status == 'probation' and record['verdicts'] == []
 
 def test_a_verdict_says_what_it_rests_on():
-    assert settle_trials(tried(groups=23), {}, ROUTER)[1] == []
-    _, (row,) = settle_trials(tried(groups=24), {}, ROUTER)
+    even = dict(tries_with=24, wins_with=9, tries_without=24, wins_without=9)
+    assert settle_trials(tried(groups=23, **even), {}, ROUTER)[1] == []
+    _, (row,) = settle_trials(tried(groups=24, **even), {}, ROUTER)
     assert row['groups'] == 24 and row['reason'] == '24 groups did not show that it helps'
     assert (row['before'], row['status'], row['effect']) == ('probation', 'retired', 0)
     assert row['low'] == -row['high'] < 0
@@ -137,13 +141,30 @@ def test_a_general_sentence_needs_two_categories_and_several_games():
     assert status(['cool', 'a'], ['heat', 'b']) == 'probation'
     assert status(['cool', 'a'], ['heat', 'b'], ['heat', 'c']) == 'active'
 
-def test_a_form_of_which_some_harm_vouches_for_none():
+def test_nothing_becomes_active_that_was_never_tried_and_a_form_of_which_some_harm_gives_no_credit():
     helps, loses = _Effect(.6, .01), _Effect(-.3, .01)
     fresh = tried()
-    known = {'active': [helps]*10, 'probation': [helps]*60 + [loses]*60}
-    for expected, others in known.items():
-        settled, _ = settle_trials(fresh, {'look for _ in _': others}, ROUTER)
-        assert settled.items()[0].status == expected
+    for credit, others in (1, [helps]*60), (0, [helps]*60 + [loses]*60), (0, []):
+        settled, rows = settle_trials(fresh, dict(place=others), ROUTER)
+        assert (len(settled.shown()), len(settled.items('active')), rows) == (credit, 0, [])
+        found = Retriever(settled, router=ROUTER).retrieve('cool some plate and put it in cabinet.')
+        assert len(found.ids) == credit
+
+def test_a_try_of_its_own_makes_active_what_had_credit():
+    once = dict(tries_with=1, wins_with=1, tries_without=1, wins_without=1, groups=1)
+    settled, (row,) = settle_trials(tried(**once), dict(place=[_Effect(.6, .01)]*9), ROUTER)
+    assert (row['status'], row['groups'], settled.items()[0].provenance) == ('active', 1, dict(proved='trials'))
+
+def test_what_was_retired_counts_for_its_form():
+    loses = dict(tries_with=60, wins_with=6, tries_without=60, wins_without=54)
+    things = 'mug', 'bowl', 'cup'
+    retired = [Skill(thing, 'Where', f'Look for {thing} in cabinet 1.', category='cool', status='retired',
+                     stats=dict(loses)) for thing in things]
+    helps = dict(place=[_Effect(.6, .01)]*9)
+    fresh = tried().items()
+    shown = [settle_trials(SkillBank([], dict(cool=fresh + those)), helps, ROUTER)[0].shown()
+             for those in ([], retired)]
+    assert list(map(len, shown)) == [1, 0]
 
 def test_probation_is_not_shown():
     bank = tried()
@@ -172,37 +193,51 @@ def test_the_proven_are_tried_again_in_a_share_of_groups_and_the_new_in_all():
     assert drawn('probation', 0.) == drawn('probation', 0., size=5) == 400
     assert drawn('probation', 1., size=1) == 0
 
-def test_three_others_of_a_form_vouch_for_a_fourth_and_nobody_for_itself():
-    """Each wins 13 of 20 with it and 7 of 20 without: .3, with the variance .023, which leaves a sceptic at
-    .03 - 1.28*.047 < 0, and the mean of three others at .3 - 2.33*.088 > 0"""
-    counts = dict(tries_with=20, wins_with=13, tries_without=20, wins_without=7)
-    def statuses(n):
-        things = ['plate', 'mug', 'bowl', 'cup'][:n]
-        skills = [Skill(f's{i}', 'Where', f'Look for {thing} in cabinet 1.', category='cool',
-                        status='probation', stats=dict(counts)) for i, thing in enumerate(things)]
-        settled, _ = settle_trials(SkillBank([], {'cool': skills}), {}, ROUTER)
-        return {o.status for o in settled.items()}
-    assert [statuses(n) for n in (1, 2, 3)] == [{'probation'}]*3
-    assert statuses(4) == {'active'}
+@pytest.mark.parametrize('n', range(8))
+def test_each_other_of_its_form_says_a_little_and_none_is_the_one_that_counts(n):
+    """Before anything is known: nothing, give or take .3. Each other adds less than the one before it"""
+    def likely(n):
+        return _known_effect(None, [_Effect(.5, .04)]*n).effect
+    assert (likely(0).mean, likely(0).var**.5) == (0, pytest.approx(.3))
+    steps = [likely(k + 1).mean - likely(k).mean for k in range(n + 1)]
+    assert all(step > 0 for step in steps) and steps == sorted(steps, reverse=True)
 
-@pytest.mark.parametrize('mean, vouched', [(.23, False), (.24, True)])
-def test_a_form_vouches_at_a_tenth_of_alpha(mean, vouched):
-    "The mean of three has the deviation .1: at .01 its lower bound is 2.33 of these below, at .1 only 1.28"
+@pytest.mark.parametrize('mean, vouched', [(.5, False), (.515, True)])
+def test_a_form_vouches_beyond_doubt(mean, vouched):
+    "Three of the variance .03 beside .045 between them: 1/(1/.045 + 3/.075) is .127², 2.58 of which are below"
+    pooled = mean*3/.075/(1/.045 + 3/.075)
+    assert (pooled > 2.576*(1/(1/.045 + 3/.075))**.5) is vouched
     assert _known_effect(None, [_Effect(mean, .03)]*3).vouched is vouched
 
-def test_a_sceptic_goes_half_the_way_to_what_is_as_uncertain_as_he_is():
-    "Nothing is expected of a sentence, give or take .05; so half of what was measured as exactly counts"
-    known = _known_effect(_Effect(.1, .05**2), [])
-    assert (known.effect.mean, known.effect.var) == pytest.approx((.05, .05**2/2)) and known.likely is None
+def test_what_is_as_uncertain_as_what_was_expected_counts_half():
+    known = _known_effect(_Effect(.2, .3**2), [])
+    assert (known.effect.mean, known.effect.var) == pytest.approx((.1, .3**2/2))
 
-@pytest.mark.parametrize('groups, status', [(23, 'probation'), (24, 'retired')])
-def test_so_many_groups_without_an_effect_are_enough(groups, status):
-    assert status_of(tried(groups=groups)) == status
+@pytest.mark.parametrize('groups, won, status', [
+    (23, 9, 'probation'), (24, 9, 'retired'), (24, 12, 'probation'), (23, 15, 'probation'), (24, 15, 'active')])
+def test_after_24_groups_little_is_too_little_and_much_is_enough(groups, won, status):
+    counts = dict(tries_with=24, wins_with=won, tries_without=24, wins_without=9)
+    assert status_of(tried(groups=groups, **counts)) == status
 
-@pytest.mark.parametrize('mean, status', [(.172, 'probation'), (.2, 'active')])
-def test_a_form_that_is_vouched_for_has_to_help_the_next_in_two_of_three_cases(mean, status):
-    "Where effects lie .4 from their mean the next has the deviation .41, and a third lies .43*.41 below"
+@pytest.mark.parametrize('mean, credit', [(.15, 0), (.2, 1)])
+def test_a_form_that_is_vouched_for_has_to_help_the_next_in_two_of_three_cases(mean, credit):
+    "Where effects lie .4 from their mean the next has the deviation .4, and a third lies .43*.4 below"
     others = [_Effect(mean + .4, 1e-6), _Effect(mean - .4, 1e-6)]*20
-    assert _known_effect(None, others).vouched
-    settled, _ = settle_trials(tried(), {'look for _ in _': others}, ROUTER)
-    assert settled.items()[0].status == status
+    settled, _ = settle_trials(tried(), dict(place=others), ROUTER)
+    assert len(settled.shown()) == credit
+
+def test_of_rivals_one_is_tried_at_a_time_the_least_tried_first():
+    entries = [Skill(f'cool_{n}', 'Way', f'Before cool: open drawer {n}.', category='cool', status='probation',
+                     stats=dict(groups=n)) for n in (3, 1, 2)]
+    other = Skill('cool_9', 'Where', 'Look for egg in fridge 1.', category='cool', status='probation')
+    hidden, on = draw_trials([*entries, other], 4, 0., 'a group')
+    assert on == ['cool_1', 'cool_9']
+    assert all({'cool_2', 'cool_3'} <= h for h in hidden) and sum('cool_1' in h for h in hidden) == 2
+    assert draw_trials(entries, 1, 0., 'a single try') == ([set()], [])
+
+@pytest.mark.parametrize('name', ['helps', 'helps a little', 'does nothing for the middling', 'harms'])
+def test_the_rule_finds_what_it_promises(name):
+    "In pairs, looked at after each; the figures of benchmarks/trials.py"
+    found = outcome(name, runs=150, seed=1)
+    assert within(found['active'], CASES[name].active, 150)
+    assert within(found['retired'], CASES[name].retired, 150)
