@@ -52,18 +52,18 @@ EQUIVALENT = {
     ("current = {o.id for o in bank.items('active', PROBATION)}",
      "current = {o.id for o in bank.items(PROBATION, 'active')}"): 'a set',
     ('use_reentrant=False))', 'use_reentrant=True))'): 'another way to the same gradient',
-    ('if high < 0:', 'if high  <=  0:'): 'no bound is exactly 0',
+    ('if effect.interval(_HARM)[1] < 0:', 'if effect.interval(_HARM)[1]  <=  0:'): 'no bound is exactly 0',
     ("remedy if sum(plan.values()) > free else '')",
      "remedy if sum(plan.values())  >=  free else '')"): 'no plan is exactly what is free',
     ('return torch.min(r*a, clipped*a)*mask', 'return torch.min(clipped*a, r*a)*mask'): 'symmetric',
     ('return _group_stats(returns, groups)[1] >= eps',
      'return _group_stats(returns, groups)[1]  >  eps'): 'no spread is exactly eps',
-    ('if size < 2 or o.status != PROBATION and rng.random() >= share:',
-     'if size < 2 or o.status != PROBATION and rng.random()  >  share:'): 'no draw is exactly the share',
+    ('if size < 2 or o.id in waiting or o.status != PROBATION and rng.random() >= share:',
+     'if size < 2 or o.id in waiting or o.status != PROBATION and rng.random()  >  share:'): 'no draw is exactly the share',
     ("_more('max_new_tokens', m.max_new_tokens or 32, 2*longest.reply_tokens))]",
      "_more('max_new_tokens', m.max_new_tokens or 33, 2*longest.reply_tokens))]"): 'what is wanted is even',
-    ('if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0] > 0:',
-     'if known.vouched and _widely_tried(o) and known.likely.interval(1/3)[0]  >=  0:'): 'likewise',
+    ('return _Known(effect, mean.interval(_CLEAR)[0] > 0 and effect.interval(1/3)[0] > 0)',
+     'return _Known(effect, mean.interval(_CLEAR)[0] > 0 and effect.interval(1/3)[0]  >=  0)'): 'likewise',
 }
 
 # Calls whose first two arguments may change places

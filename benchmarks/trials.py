@@ -2,10 +2,10 @@
 
     python benchmarks/trials.py [--runs 1000] [--households 20] [--seed 0]
 
-A sentence of a form of its own is tried in groups, half of each without it, and looked at after every group, 24 at
-most. The rule of before expected nothing of a sentence give or take .05 and stands beside. Then what each further
-sentence of a form lets expect of the next, and in households the protocol of page 10: four rounds with the offline
-teacher and a sentence for the bin, the scripted expert playing. Exits 1 if a target is missed.
+A sentence of a form of its own is tried in groups, half of each without it, and looked at after every group,
+24 at most. The rule of before expected nothing of a sentence give or take .05 and stands beside. Then what
+each further sentence of a form lets expect of the next, and in households the protocol of page 10: four rounds
+with the offline teacher and a sentence for the bin, the expert playing. Exits 1 if a target is missed.
 """
 import argparse, random, sys
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def one_run(case, size, rule, rng):
     return status, groups
 
 def outcome(name, size=2, rule=now, runs=1000, seed=0):
-    "Shares of `runs` in which a sentence of the case `name` became active and was retired, and the median of groups"
+    "Shares of `runs` in which a sentence of a case became active and was retired, and the median of groups"
     rng = random.Random(f'{seed}/{name}/{size}')
     found = [one_run(CASES[name], size, rule, rng) for _ in range(runs)]
     shares = {status: sum(s == status for s, _ in found)/runs for status in ('active', 'retired')}
@@ -101,12 +101,13 @@ def rules(runs, seed):
     return met
 
 def siblings():
-    "Print what others of a form let expect of a sentence that was never tried; has it no cliff, and no activation?"
+    "Print what others of a form let expect of an untried sentence; no cliff, and no activation?"
     print('\neach other of its form won .5 more, by .2: what is expected of one that was never tried')
     known = [_known_effect(None, [_Effect(.5, .2**2)]*n).effect.mean for n in range(9)]
     print(' '.join(f'{n}: {x:.2f}' for n, x in enumerate(known)))
     steps = [b - a for a, b in zip(known, known[1:])]
-    fresh = SkillBank([], dict(any=[Skill('a', 'Where', 'Look for egg in fridge 1.', category='any', status='probation')]))
+    untried = Skill('a', 'Where', 'Look for egg in fridge 1.', category='any', status='probation')
+    fresh = SkillBank([], dict(any=[untried]))
     settled, rows = settle_trials(fresh, dict(place=[_Effect(.5, .01)]*50))
     print(f'with fifty others: {settled.items()[0].status}, {settled.items()[0].provenance["credit"]}')
     return steps == sorted(steps, reverse=True) and rows == []
@@ -131,7 +132,7 @@ def tries(house, bank, number, size=8):
     return out
 
 def page_ten(i):
-    "In household `i`: true sentences that became active, those of them retired after, and whether the bin is active"
+    "In household `i`: true sentences that became active, those retired after, and whether the bin is active"
     house = Household(f'train-{i}')
     played = [play_expert(g, max_steps=25) for g in house.games('collect', 12, ('pick', 'heat'))]
     bank = put_on_probation(distill(played, AlfworldTeacher()))
@@ -149,8 +150,8 @@ def households(n):
     "Print page 10's protocol in `n` households; was no true sentence retired that had been active?"
     found = [page_ten(f'{i:03}') for i in range(n)]
     active, lost, bins = (sum(column) for column in zip(*found))
-    print(f'\n{n} households, four rounds: {active} true sentences became active, {lost} of these were retired; '
-          f'the bin is active in {bins}')
+    print(f'\n{n} households, four rounds: {active} true sentences became active, '
+          f'{lost} of these were retired; the bin is active in {bins}')
     return not lost
 
 def main(runs, households_, seed):

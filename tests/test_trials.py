@@ -153,7 +153,8 @@ def test_nothing_becomes_active_that_was_never_tried_and_a_form_of_which_some_ha
 def test_a_try_of_its_own_makes_active_what_had_credit():
     once = dict(tries_with=1, wins_with=1, tries_without=1, wins_without=1, groups=1)
     settled, (row,) = settle_trials(tried(**once), dict(place=[_Effect(.6, .01)]*9), ROUTER)
-    assert (row['status'], row['groups'], settled.items()[0].provenance) == ('active', 1, dict(proved='trials'))
+    assert (row['status'], row['groups']) == ('active', 1)
+    assert settled.items()[0].provenance == dict(proved='trials')
 
 def test_what_was_retired_counts_for_its_form():
     loses = dict(tries_with=60, wins_with=6, tries_without=60, wins_without=54)
@@ -204,7 +205,7 @@ def test_each_other_of_its_form_says_a_little_and_none_is_the_one_that_counts(n)
 
 @pytest.mark.parametrize('mean, vouched', [(.5, False), (.515, True)])
 def test_a_form_vouches_beyond_doubt(mean, vouched):
-    "Three of the variance .03 beside .045 between them: 1/(1/.045 + 3/.075) is .127², 2.58 of which are below"
+    "Three of the variance .03, and .045 between them: the mean has .127², 2.58 of which are below"
     pooled = mean*3/.075/(1/.045 + 3/.075)
     assert (pooled > 2.576*(1/(1/.045 + 3/.075))**.5) is vouched
     assert _known_effect(None, [_Effect(mean, .03)]*3).vouched is vouched
@@ -214,7 +215,8 @@ def test_what_is_as_uncertain_as_what_was_expected_counts_half():
     assert (known.effect.mean, known.effect.var) == pytest.approx((.1, .3**2/2))
 
 @pytest.mark.parametrize('groups, won, status', [
-    (23, 9, 'probation'), (24, 9, 'retired'), (24, 12, 'probation'), (23, 15, 'probation'), (24, 15, 'active')])
+    (23, 9, 'probation'), (24, 9, 'retired'), (24, 12, 'probation'), (23, 15, 'probation'),
+    (24, 15, 'active')])
 def test_after_24_groups_little_is_too_little_and_much_is_enough(groups, won, status):
     counts = dict(tries_with=24, wins_with=won, tries_without=24, wins_without=9)
     assert status_of(tried(groups=groups, **counts)) == status
@@ -227,8 +229,8 @@ def test_a_form_that_is_vouched_for_has_to_help_the_next_in_two_of_three_cases(m
     assert len(settled.shown()) == credit
 
 def test_of_rivals_one_is_tried_at_a_time_the_least_tried_first():
-    entries = [Skill(f'cool_{n}', 'Way', f'Before cool: open drawer {n}.', category='cool', status='probation',
-                     stats=dict(groups=n)) for n in (3, 1, 2)]
+    entries = [Skill(f'cool_{n}', 'Way', f'Before cool: open drawer {n}.', category='cool',
+                     status='probation', stats=dict(groups=n)) for n in (3, 1, 2)]
     other = Skill('cool_9', 'Where', 'Look for egg in fridge 1.', category='cool', status='probation')
     hidden, on = draw_trials([*entries, other], 4, 0., 'a group')
     assert on == ['cool_1', 'cool_9']
