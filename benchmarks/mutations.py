@@ -59,7 +59,8 @@ EQUIVALENT = {
     ('return _group_stats(returns, groups)[1] >= eps',
      'return _group_stats(returns, groups)[1]  >  eps'): 'no spread is exactly eps',
     ('if size < 2 or o.id in waiting or o.status != PROBATION and rng.random() >= share:',
-     'if size < 2 or o.id in waiting or o.status != PROBATION and rng.random()  >  share:'): 'no draw is exactly the share',
+     'if size < 2 or o.id in waiting or o.status != PROBATION and rng.random()  >  share:'):
+     'no draw is exactly the share',
     ("_more('max_new_tokens', m.max_new_tokens or 32, 2*longest.reply_tokens))]",
      "_more('max_new_tokens', m.max_new_tokens or 33, 2*longest.reply_tokens))]"): 'what is wanted is even',
     ('return _Known(effect, mean.interval(_CLEAR)[0] > 0 and effect.interval(1/3)[0] > 0)',

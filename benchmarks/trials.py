@@ -4,7 +4,7 @@
 
 A sentence of a form of its own is tried in groups, half of each without it, and looked at after every group,
 24 at most. The rule of before expected nothing of a sentence give or take .05 and stands beside. Then what
-each further sentence of a form lets expect of the next, and in households the protocol of page 10: four rounds
+each further sentence of a form lets expect of the next, and page 10's protocol in households: four rounds
 with the offline teacher and a sentence for the bin, the expert playing. Exits 1 if a target is missed.
 """
 import argparse, random, sys
@@ -100,7 +100,7 @@ def rules(runs, seed):
             print(f'{name:31}{case.without:8}, {case.with_it:4}{figures}{"" if ok else "  MISSED"}')
     return met
 
-def siblings():
+def others_of_a_form():
     "Print what others of a form let expect of an untried sentence; no cliff, and no activation?"
     print('\neach other of its form won .5 more, by .2: what is expected of one that was never tried')
     known = [_known_effect(None, [_Effect(.5, .2**2)]*n).effect.mean for n in range(9)]
@@ -156,7 +156,7 @@ def households(n):
 
 def main(runs, households_, seed):
     "Print everything; 0 if every target was met"
-    return 0 if all([rules(runs, seed), siblings(), households(households_)]) else 1
+    return 0 if all([rules(runs, seed), others_of_a_form(), households(households_)]) else 1
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -8,7 +8,7 @@ from skillrl.core.config import EvolutionConfig
 from skillrl.envs.alfworld.households import household
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.scene import CATEGORIES
-from skillrl.skills.bank import Proposal, Skill, SkillBank
+from skillrl.skills.bank import Proposal, shown_entries, Skill, SkillBank
 from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.retrieval import Retrieved, Retriever, advice
 from skillrl.skills.trials import (_Effect, choose_games, draw_trials, effects_by_form, _known_effect,
@@ -146,7 +146,7 @@ def test_nothing_becomes_active_that_was_never_tried_and_a_form_of_which_some_ha
     fresh = tried()
     for credit, others in (1, [helps]*60), (0, [helps]*60 + [loses]*60), (0, []):
         settled, rows = settle_trials(fresh, dict(place=others), ROUTER)
-        assert (len(settled.shown()), len(settled.items('active')), rows) == (credit, 0, [])
+        assert (len(shown_entries(settled.items())), len(settled.items('active')), rows) == (credit, 0, [])
         found = Retriever(settled, router=ROUTER).retrieve('cool some plate and put it in cabinet.')
         assert len(found.ids) == credit
 
@@ -163,7 +163,7 @@ def test_what_was_retired_counts_for_its_form():
                      stats=dict(loses)) for thing in things]
     helps = dict(place=[_Effect(.6, .01)]*9)
     fresh = tried().items()
-    shown = [settle_trials(SkillBank([], dict(cool=fresh + those)), helps, ROUTER)[0].shown()
+    shown = [shown_entries(settle_trials(SkillBank([], dict(cool=fresh + those)), helps, ROUTER)[0].items())
              for those in ([], retired)]
     assert list(map(len, shown)) == [1, 0]
 
@@ -226,7 +226,7 @@ def test_a_form_that_is_vouched_for_has_to_help_the_next_in_two_of_three_cases(m
     "Where effects lie .4 from their mean the next has the deviation .4, and a third lies .43*.4 below"
     others = [_Effect(mean + .4, 1e-6), _Effect(mean - .4, 1e-6)]*20
     settled, _ = settle_trials(tried(), dict(place=others), ROUTER)
-    assert len(settled.shown()) == credit
+    assert len(shown_entries(settled.items())) == credit
 
 def test_of_rivals_one_is_tried_at_a_time_the_least_tried_first():
     entries = [Skill(f'cool_{n}', 'Way', f'Before cool: open drawer {n}.', category='cool',

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PROBATION', 'Entry', 'Skill', 'Mistake', 'count_episode', 'usefulness', 'retire', 'quarantine', 'release',
-           'SkillBank', 'find', 'with_id', 'Proposal', 'versions', 'version_path', 'BankDiff', 'diff', 'rollback']
+           'SkillBank', 'shown_entries', 'find', 'with_id', 'Proposal', 'versions', 'version_path', 'BankDiff', 'diff',
+           'rollback']
 
 # %% ../../nbs/04_skills.bank.ipynb #4fc1e8f5
 import dataclasses, re
@@ -164,11 +165,6 @@ def items(self:SkillBank,
     return [o for _, its in _sections(self) for o in its if not statuses or o.status in statuses]
 
 @patch
-def shown(self:SkillBank)->list[Entry]:
-    "What prompts show: what is active, and what is on probation but has credit"
-    return [o for o in self.items('active', PROBATION) if o.status == 'active' or 'credit' in o.provenance]
-
-@patch
 def get(self:SkillBank, id:str)->Entry|None:
     "The skill or mistake called `id`"
     return next((o for o in self.items() if o.id == id), None)
@@ -178,6 +174,10 @@ def categories(self:SkillBank)->list[str]:
     "Kinds of task with skills of their own"
     held = {c: {s.status for s in its} for c, its in self.task_specific_skills.items()}
     return [c for c, statuses in held.items() if statuses != {'quarantined'}]
+
+def shown_entries(entries:Iterable[Entry])->list[Entry]:
+    "What of `entries` prompts show: what is active, and what is on probation but has credit"
+    return [o for o in entries if o.status == 'active' or 'credit' in o.provenance]
 
 def find(entries:Iterable[Entry], id:str)->Entry: # ValueError if there is none
     "The one of `entries` called `id`"

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 from ..core.tables import Table
 from ..core.trajectory import as_router, Router, Sections
-from .bank import Mistake, Skill, SkillBank
+from .bank import Mistake, shown_entries, Skill, SkillBank
 from .embedding import Encoder, stem, stop_words, terms, TfIdf, TfidfEncoder, unit_rows
 from .facts import facts_of
 
@@ -286,7 +286,7 @@ def _official_rules(bank, router, cap):
     "How the official code routes a task, and how many general skills it shows"
     sections = bank.categories if bank.task_key == 'task_specific_skills' else []
     route = partial(router.sections.get('official', Sections({})).section, known=sections)
-    general = [o for o in bank.shown() if isinstance(o, Skill) and o.category == 'general']
+    general = [o for o in shown_entries(bank.items()) if isinstance(o, Skill) and o.category == 'general']
     dynamic = sum(o.id.startswith('dyn_') for o in general)
     return route, cap if cap is None else max(cap, dynamic)
 
@@ -303,7 +303,7 @@ class Retriever:
     ):
         self.settings = _RetrievalSettings(mode, **settings)
         self.router = as_router(router, bank.categories)
-        self.items = bank.shown()
+        self.items = shown_entries(bank.items())
         if self.settings.show == 'fact':
             self.items = list(filter(facts_of, self.items))
         self.names = {stem(word): word for word in self.router.things}

@@ -195,7 +195,7 @@ def _combined(prior:_Effect, measured:_Effect|None)->_Effect:
 
 # %% ../../nbs/482_skills.trials.ipynb #8e47be3b
 _CLEAR = .005       # Chance that an interval fails at one look
-_HARM = .05         # That what is said to harm does not
+_LOSS = .05         # That what is said to harm does not
 _ENOUGH_GROUPS = 24 # Are many
 _WORTH = .2         # Effect after these with which a sentence becomes active
 _WORTHLESS = .1     # Below which it is retired
@@ -228,11 +228,11 @@ def _verdict(o, known, router=None):
     "The status of `o`, which was tried, and the reason for retiring it"
     effect, groups = known.effect, o.stats.get('groups', 0)
     late = groups >= _ENOUGH_GROUPS
-    if effect.interval(_HARM)[1] < 0:
+    if effect.interval(_LOSS)[1] < 0:
         return 'retired', f'it loses {-effect.mean:.2f} of the episodes that are shown it'
     if o.status == 'active' and 'proved' not in o.provenance:
         return 'active', ''
-    helps = effect.interval(_CLEAR)[0] > 0 or late and effect.mean >= _WORTH
+    helps = any([effect.interval(_CLEAR)[0] > 0, late and effect.mean >= _WORTH])
     if known.vouched or helps and _widely_tried(o, router):
         return 'active', ''
     if late and effect.mean < _WORTHLESS:
@@ -250,7 +250,7 @@ def _decide(o, known, router):
     status, reason = _verdict(o, known, router)
     if status == o.status:
         return None
-    low, high = (round(x, 4) for x in known.effect.interval(_HARM))
+    low, high = (round(x, 4) for x in known.effect.interval(_LOSS))
     row = dict(id=o.id, principle=advice(o), before=o.status, status=status, reason=reason,
                effect=round(known.effect.mean, 4), low=low, high=high, groups=o.stats.get('groups', 0))
     o.status = status
@@ -260,6 +260,7 @@ def _decide(o, known, router):
         retire(o, reason)
     return row
 
+# %% ../../nbs/482_skills.trials.ipynb #8f360f76
 def settle_trials(
     bank:SkillBank,
     elsewhere:dict[str, list[_Effect]]|None=None, # From `effects_by_form`, of other banks of the world

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TRIES', 'collect_games', 'collect_together', 'transcripts', 'learns_from_won', 'demonstrations', 'drawn_rows',
-           'fine_tune', 'draw_groups', 'trial_trajectory', 'experience_in', 'play_trials', 'evolve_on', 'Iteration',
-           'rl_iterations', 'train_in_suite', 'evolve_bank']
+           'fine_tune', 'draw_groups', 'trial_trajectory', 'experience_in', 'games_of_round', 'play_trials',
+           'evolve_on', 'Iteration', 'rl_iterations', 'train_in_suite', 'evolve_bank']
 
 # %% ../../nbs/615_training.phases.ipynb #1b8de70e
 import random
@@ -274,15 +274,25 @@ def experience_in(
     return Experience(seen, evidence, held_out)
 
 # %% ../../nbs/615_training.phases.ipynb #1cf46b0a
+def games_of_round(
+    test_tasks:int, # As `env.test_tasks`
+    tries:int,      # Of each game
+)->tuple[int, int]:
+    "How many games a round has, and how many more at most to try what is on probation"
+    n = max(1, test_tasks//tries)
+    return n, n if tries > 1 else n//4
+
 def _round_groups(suite, bank, config, number, tries, played=()):
     "The groups of one round; of single tries every second one looks around, where `played` have not"
-    n, w = max(1, config.env.test_tasks//tries), world(config.env.name)
+    n, more = games_of_round(config.env.test_tasks, tries)
+    w = world(config.env.name)
     games = _next_games(suite, 'val', n if suite.live else _CHOICE*n, number)
     trials, steps = _Trials(suite, bank, config), config.env.collect_steps
-    first, rest, tried = [], games, []
+    first, rest = [], games
+    tried = []
     if not suite.live:
         first, rest = choose_games(games, n, trials.retriever, w.reader(), played)
-        tried = games_on_trial(games, n if tries > 1 else n//4, trials.retriever, bank)
+        tried = games_on_trial(games, more, trials.retriever, bank)
     for k, game in enumerate(tried):
         yield trials.group(game, TRIES, f'round {number}, trial {k}', steps)
     explore = w.explorer(played)

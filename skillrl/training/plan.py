@@ -27,6 +27,7 @@ from .costs import (
     at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
     play_seconds, shape_of, told_memory)
 from ..skills.teachers import LOST_PER_QUESTION, PER_QUESTION
+from .phases import games_of_round, TRIES
 from .pipeline import conditions
 
 # %% ../../nbs/619_training.plan.ipynb #8b8521e1
@@ -88,7 +89,9 @@ def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no
     studied = max(config.evolution.max_analysis_deep, config.evolution.max_analysis_shallow)
     asked, asked_after = (rounds*math.ceil(studied/LOST_PER_QUESTION) for rounds in (during, after))
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
-    tried = after*env.test_tasks*env.collect_steps
+    tries = 1 if rl.iterations else TRIES
+    games, more = games_of_round(env.test_tasks, tries)
+    tried = after*(games*tries + more*TRIES)*env.collect_steps
     shown = len(conditions(len(held_out), config))
     tests = shown*len(held_out)*len(held_out[0].tests)*env.test_tasks
     questions = suites*math.ceil(env.episodes/PER_QUESTION)
