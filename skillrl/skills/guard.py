@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['HIDDEN', 'LIMITS', 'rejection_reasons', 'as_data', 'suspicions', 'texts_in', 'examine', 'examined', 'without_example',
-           'repeats_example']
+           'repeats_example', 'fits_example']
 
 # %% ../../nbs/425_skills.guard.ipynb #fd81b194
 import html, json, re, unicodedata
 from dataclasses import replace
 from ..core.tables import clip
+from ..llm.json_reply import objects_in
 from .bank import Entry, quarantine, with_id
 from .facts import carried_fact
 
@@ -430,9 +431,13 @@ def _sentences(v):
     "Texts of 30 characters or more in the JSON value `v`, in one spelling"
     return {' '.join(text.casefold().split()) for text in texts_in(v) if len(text) >= 30}
 
-def repeats_example(
-    said:object, # A JSON value
-    prompt:str, # That it answers
-)->bool:
-    "Does `said` hold a sentence of the example in `prompt`?"
+def repeats_example(said:object, prompt:str)->bool:
+    "Does the JSON value `said` hold a sentence of the example in `prompt`?"
     return not _sentences(said).isdisjoint(_sentences(_example_in(prompt)))
+
+def fits_example(said:object, prompt:str)->bool:
+    "Has the JSON value `said` the fields of the example in `prompt`, or nothing, and no sentence of it?"
+    fields = set.intersection(*map(set, objects_in(_example_in(prompt))))
+    objects = objects_in(said)
+    alike = any(fields <= o.keys() for o in objects) or said in ([], dict(items=[]))
+    return alike and not repeats_example(said, prompt)
