@@ -27,7 +27,9 @@ found = {
     'prose with a quote': (f'He said "look in ["  and then [{A}, {B}]', [a, b]),
     'prose with braces around it': (f'{{{{ [{A}] }}}}', [a]),
     'prose with an apostrophe': (f"Don't worry: [{A}]", [a]),
-    'several, the longest counts': (f'Draft: [{A}] Final: [{A}, {B}]', [a, b]),
+    'several, the last counts': (f'First idea: [{A}, {B}] or {{}}. Final answer: [{C}].', [c]),
+    'several, the last with objects counts': (f'Final answer: [{C}], see [1, 2] and []', [c]),
+    'several objects of one answer': (f'First idea: {A}. Final answer:\n```json\n{B}\n{C}\n```', [b, c]),
     'several, the last of equals': (f'[{A}] or rather [{json.dumps(dict(title="RINSE FIRST"))}]',
                                     [dict(title='RINSE FIRST')]),
     'thought before': (f'<think>Maybe [{B}, {C}]?</think>[{A}]', [a]),
@@ -127,7 +129,8 @@ hostile = dict(lists='[', objects='{"a":', mixed='[{"a":', closed=']', pairs='[]
                escaped_strings='["\\"', escapes='\\', numbers='[1', digits='1', words='[true', commas='[,',
                spaces=' ', fences='```' + ' ' * 50, fence_lines='```json\n', thinks='<think>',
                unthinks='</think>', both='<think></think>', quoted='"<think>', colons='{"a":1,', nul='\0',
-               surrogates='\ud800', keys='{"a', strings='["a",', list_then_space='[          ',
+               surrogates='\ud800', channels='<|channel|>final', turns='<|end|><|channel|>analysis',
+               keys='{"a', strings='["a",', list_then_space='[          ',
                half='[{"a": "')
 
 @pytest.mark.parametrize('name', hostile)
@@ -157,7 +160,13 @@ def test_json_repair_is_given_little_as_its_time_grows_with_the_square(name, mon
     ('', '', ''), ('b</think> \n', '', 'b</think>'), ('<think>\na\n</think>\n\nb\n', 'a', 'b'),
     ('<think></think>b', '', 'b'), ('<Think>a</THINK>b', 'a', 'b'), ('<think>only</think>', 'only', ''),
     ('{"a": "\\"<think>"}', '', '{"a": "\\"<think>"}'),
-    ('<thinking>x</thinking>', '', '<thinking>x</thinking>')])
+    ('<thinking>x</think> y</thinking>z', 'x</think> y', 'z'), ('<thinking>x', 'x', ''),
+    ('x</thinking>y', 'x', 'y'),
+    ('[THINK]x[/THINK]y', 'x', 'y'), ('◁think▷x◁/think▷y', 'x', 'y'), ('["[THINK]"]', '', '["[THINK]"]'),
+    ('<|channel|>analysis<|message|>x<|end|><|start|>assistant<|channel|>final<|message|>y<|return|>',
+     'x', 'y'),
+    ('<|channel|>analysis<|message|>x', 'x', ''),
+    ('<|channel|>final <|constrain|>json<|message|>[]', '', '[]')])
 def test_split_thought(text, thought, rest):
     assert split_thought(text) == (thought, rest)
 

@@ -16,8 +16,9 @@ from skillrl.skills.bank import Mistake, rollback, Skill, SkillBank, version_pat
 from banks import alfworld_bank as distill
 from skillrl.envs.alfworld.teacher import AlfworldTeacher
 from skillrl.skills.consolidation import consolidate
-from skillrl.skills.guard import LIMITS, as_data, examine, examined, suspicions
-from skillrl.skills.guard import HIDDEN, _clean
+from skillrl.skills.guard import LIMITS, as_data, examine, examined, suspicions, texts_in
+from skillrl.skills.guard import HIDDEN, _clean, _example_in
+from skillrl.skills.questions import prompt
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.skills.retrieval import Retriever, advice, render
 from skillrl.skills.teachers import LLMTeacher
@@ -356,6 +357,16 @@ def test_whatever_the_offline_teacher_writes_passes(episodes):
                  [play_expert(g, max_steps=12) for g in Household('val-001').games('collect', 3)]):
         items = AlfworldTeacher().distill(some)
         assert items and not refused(items)
+
+def test_everyday_words_are_no_attack():
+    plain = (Path(__file__).parent/'ordinary.txt').read_text(encoding='utf-8').splitlines()
+    told = {text: suspicions(text) for text in plain}
+    assert len(plain) == 40 and not {text: found for text, found in told.items() if found}
+
+def test_what_the_prompts_show_as_advice_passes():
+    shown = [o for kind in ('lessons', 'proposals', 'thoughts') for o in _example_in(prompt(kind))]
+    told = [v for o in shown for v in texts_in([*o.values()]) if suspicions(v)]
+    assert len(shown) >= 7 and not told
 
 def real():
     if not os.environ.get('SKILLRL_REAL_DATA'):

@@ -24,6 +24,7 @@ from skillrl.skillopt.reflect import (
     run_minibatch_reflect,
 )
 from skillrl.skillopt.rollout import Journal, ThreadExecutor
+from skillrl.skills.guard import _example_in
 from skillrl.core.store import data_path
 from skillrl.types import RolloutResult
 
@@ -185,10 +186,21 @@ EDIT = '{"op": "append", "content": "Say EUR."}'
         f'```json\n{{"edits": []}}\n```\nBetter:\n```json\n{{"edits": [{EDIT}]}}\n```',
         f'```\n{{"edits": [{EDIT}]}}\n```',
         f'{{"score": NaN, "edits": [{EDIT}]}}',
+        f'<thinking>{{"edits": []}}</thinking>{{"edits": [{EDIT}]}}',
+        f'First idea: {{"edits": [{EDIT}, {EDIT}]}}. Final answer: {{"edits": [{EDIT}]}}',
     ],
 )
 def test_C16_every_shape_of_json(text):
     assert [(e.op, e.content.strip()) for e in _patch_in(text).edits] == [('append', 'Say EUR.')]
+
+
+def test_a_repeated_example_is_not_taken_for_the_answer():
+    for name in ('analyst_error', 'merge_final'):
+        example = json.dumps(_example_in(_load_prompt(name)))
+        said = _patch_in(f'{{"edits": [{EDIT}]}}, in the form of {example}', _load_prompt(name))
+        assert [e.content for e in said.edits] == ['Say EUR.']
+    example = json.dumps(_example_in(_load_prompt('ranking')))
+    assert _chosen(f'{{"selected_indices": [1]}} as in {example}', 3, _load_prompt('ranking')) == [1]
 
 
 def test_what_is_no_proposal_is_none():

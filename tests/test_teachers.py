@@ -35,6 +35,25 @@ def asked(*replies, trajs=None, **kw):
         **kw)
     return teacher, teacher.distill(trajs or [episode(1), episode(2)])
 
+DRAFT, FINAL = (json.dumps([skill(title=title)]*n) for title, n in (('A first idea', 3), ('The answer', 1)))
+EXAMPLE = json.dumps(_example_in(prompt('lessons')))
+START = '<|start|>assistant<|channel|>'
+
+@pytest.mark.parametrize('reply', [
+    f'<think>{DRAFT}</think>{FINAL}', f'<thinking>{DRAFT}</thinking>{FINAL}', f'{DRAFT}</thinking>{FINAL}',
+    f'[THINK]{DRAFT}[/THINK]{FINAL}', f'◁think▷{DRAFT}◁/think▷{FINAL}',
+    f'<|channel|>analysis<|message|>{DRAFT}<|end|>{START}final<|message|>{FINAL}<|return|>',
+    f'First idea: {DRAFT}. Final answer: {FINAL}', f'First idea: {DRAFT}. Final answer: {FINAL} (see [1, 2])',
+    f'Idea: {DRAFT[1:-1]} and then {FINAL[1:-1]}', f'{DRAFT}, better {FINAL}. The example was {EXAMPLE}'])
+def test_a_draft_is_not_taken_for_the_answer(reply):
+    teacher, kept = asked(reply)
+    assert [o.title for o in kept] == ['The answer'] and not teacher.rejected
+
+def test_a_draft_before_nothing_new_is_not_taken_for_the_answer():
+    for nothing in ('[]', '{"items": []}'):
+        teacher, kept = asked(f'First idea: {DRAFT}. Nothing of it is new: {nothing}')
+        assert not kept and not teacher.rejected
+
 def kind_of(messages):
     return next(
         k

@@ -18,6 +18,7 @@ from ..agent.contract import ChatPolicy, CONTRACTS
 from ..agent.episode import EpisodeError
 from ..core.config import SkillRLConfig
 from ..envs.base import SkillEnv, world
+from ..llm.reply import split_thought
 from ..skills.bank import Mistake, Proposal, retire, Skill, SkillBank
 from ..skills.guard import examine, examined
 from ..skills.retrieval import advice
@@ -251,7 +252,8 @@ class _ClientPolicy:
         text, usage = self.client.chat(**parts, **how)
         if usage.get('error') and not text:
             raise EpisodeError(f'the client gave no answer: {usage["error"]}')
-        return text if '<think>' in text else f'<think></think>{text}'
+        thought, said = split_thought(text)
+        return f'<think>{thought}</think>{said}'
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #100b055f
 def _as_result(t, bank, config):

@@ -22,7 +22,7 @@ from ..llm.ledger import add_usage, BudgetExceeded, error_message, Ledger, Meter
 from ..llm.reply import Outage, redact
 from .editor import Edit, OPS, Patch, skill_hash
 from .rollout import FOR_GOOD, run_jobs
-from ..skills.guard import as_data
+from ..skills.guard import as_data, repeats_example
 from ..types import RolloutResult
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #b5250b76
@@ -191,9 +191,9 @@ def ask(self:Optimizer, name:str, user:str, stage:str)->str|None: # None for a l
     return self.ask_many([(name, user)], stage)[0]
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #abef2350
-def _patch_in(text:str|None)->Patch|None: # None when it says nothing about edits
-    "The patch that a reply proposes"
-    said = object_with(text or '', 'edits', 'op')
+def _patch_in(text:str|None, rules:str='')->Patch|None: # None when it says nothing about edits
+    "The patch that a reply to `rules` proposes"
+    said = object_with(text or '', 'edits', 'op', lambda v: not repeats_example(v, rules))
     return Patch.from_dict(said) if isinstance(said.get('edits'), list) else None
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #90526abf
@@ -223,12 +223,12 @@ class RawPatch:
         "For a JSON file"
         return {**vars(self), 'patch': self.patch.to_dict()}
 
-def _raw_patch(text, side, batch, edit_budget):
+def _raw_patch(text, side, batch, edit_budget, rules=''):
     "The `RawPatch` of a reply about the results `batch`, None for a lost call"
     if text is None:
         return None
     unread = dict(element=text[:200], reason='there is no JSON object with `edits` in it')
-    patch = _patch_in(text) or Patch(dropped=[unread])
+    patch = _patch_in(text, rules) or Patch(dropped=[unread])
     return RawPatch(replace(patch, edits=patch.edits[:edit_budget]), side, [r.id for r in batch])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #8fa785e6
@@ -251,7 +251,8 @@ def run_minibatch_reflect(
         shown = '\n\n'.join([f'{len(batch)} {_WENT[side]}.', *records])
         asked.append((prompts[side], message(skill, context, edit_budget=budget, trajectories=shown)))
     replies = optimizer.ask_many(asked, 'analyst')
-    raw = [_raw_patch(text, *read, edit_budget) for read, text in zip(batches, replies)]
+    raw = [_raw_patch(text, side, batch, edit_budget, optimizer.prompt(prompts[side]))
+           for (side, batch), text in zip(batches, replies)]
     return [r for r in raw if r is not None]
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #001d7dc4
@@ -281,16 +282,17 @@ def merge_patches(
     shown = ['\n'.join([f'### Group {i}: {r.source_type}, {len(r.ids)} tasks', *_edit_lines(r.patch.edits)])
              for i, r in enumerate(raw, 1)]
     asked = message(skill, context, edits='\n\n'.join(shown))
-    patch = _patch_in(optimizer.ask('merge_final', asked, 'merge'))
+    patch = _patch_in(optimizer.ask('merge_final', asked, 'merge'), optimizer.prompt('merge_final'))
     if patch and (patch.edits or not patch.dropped): # It may decide against all
         return patch
     why = 'No usable merge: all edits that were proposed.'
     return Patch(joined([e for r in raw for e in r.patch.edits]), why, patch.dropped if patch else [])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #e514cf31
-def _chosen(text:str|None, n:int)->list[int]: # Places among `n` edits, the best first
-    "What a ranking chose, in the reply `text`"
-    said = object_with(text or '', 'selected_indices').get('selected_indices')
+def _chosen(text:str|None, n:int, rules:str='')->list[int]: # Places among `n` edits, the best first
+    "What a ranking chose, in the reply `text` to `rules`"
+    found = object_with(text or '', 'selected_indices', fits=lambda v: not repeats_example(v, rules))
+    said = found.get('selected_indices')
     places = [int(i) for i in said if str(i).isdecimal()] if isinstance(said, list) else []
     return [i for i in dict.fromkeys(places) if i < n]
 
@@ -310,6 +312,6 @@ def rank_and_select(
     listed = '\n'.join(f'[{i}] {line}' for i, line in enumerate(_edit_lines(edits)))
     budget = f'Choose {max_edits} of {len(edits)} edits.'
     text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listed), 'ranking')
-    places = _chosen(text, len(edits))
+    places = _chosen(text, len(edits), optimizer.prompt('ranking'))
     best = [edits[i] for i in places] if places else edits
     return replace(patch, edits=best[:max_edits])

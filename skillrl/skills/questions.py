@@ -13,12 +13,12 @@ from fastcore.basics import patch
 from ..core.store import data_path
 from ..core.tables import shorten
 from ..core.trajectory import Trajectory, category_of
-from ..llm.json_reply import find_json, json_items, object_of
+from ..llm.json_reply import find_json, object_of, objects_in
 from ..llm.reply import ChatReply
 from .bank import Mistake, Skill
 from .consolidation import goals_of, normal
 from .facts import FACT_FORMS, read_fact
-from .guard import LIMITS, as_data, repeats_example, without_example
+from .guard import LIMITS, as_data, fits_example, repeats_example, without_example
 
 # %% ../../nbs/470_skills.questions.ipynb #a8a7a833
 @dataclass
@@ -227,22 +227,22 @@ def _objects(
     ours = {line.strip() for line in asked.splitlines() if len(line) > 60}
     if any(line in reply.text for line in ours):
         raise ValueError('the reply repeats the question')
-    found = _array(reply.text)
+    found = _array(reply.text, messages[0]['content'])
     if repeats_example(found, messages[0]['content']):
         raise ValueError('the reply repeats the example of the prompt')
     if found is None:
         raise ValueError('there is no JSON array in the reply')
     return found
 
-def _array(text):
-    "The array in `text`, alone or as the only value of an object, or None"
-    found = find_json(text)
-    if found is None:
-        return None
-    values = list(found.values()) if isinstance(found, dict) else []
+def _array(text, rules):
+    "The last array in `text` that answers `rules`, alone or as the only value of an object, or None"
+    found = find_json(text, lambda value: fits_example(value, rules))
+    if not isinstance(found, dict):
+        return found
+    values = list(found.values())
     if len(values) == 1 and isinstance(values[0], list):
         return values[0]
-    return found if isinstance(found, list) else json_items(text)
+    return objects_in(found)
 
 # %% ../../nbs/470_skills.questions.ipynb #829e583c
 @dataclass
