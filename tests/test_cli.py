@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from alfworld_pddl import write_game
 from faults import FaultServer, error, said
+from replies import skill
 from skillrl.cli.main import COMMANDS, main, parser
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import household
-from skillrl.skills.bank import SkillBank, version_path
+from skillrl.skills.bank import Skill, SkillBank, version_path
 from skillrl.core.store import data_path, read_json, write_json
 
 root = Path(__file__).parent.parent
@@ -267,6 +268,29 @@ def test_doctor_asks_a_server_that_is_named_and_shows_no_key(here, capsys, monke
     assert KEY not in out
 
 
+def test_doctor_says_what_of_a_bank_the_policy_can_read(here, capsys):
+    SkillBank([Skill('gen_001', 'Be careful', 'Think first.')]).save('words.json')
+    assert main(['doctor', '--skill-bank', 'words.json']) == 1
+    told = capsys.readouterr().out
+    assert re.search(r'^PROBLEM +reading: .* 0 of 1 entries.*: let a teacher that fills `fact`', told, re.M)
+    with FaultServer(rest=said('ok')) as s:
+        reads = ['--policy-model', 'mini', '--policy-url', s.url]
+        assert main(['doctor', '--skill-bank', 'words.json', *reads]) == 0
+
+
+def test_a_run_warns_of_a_bank_that_its_weights_cannot_read_before_the_others_are_paid_for(here, capsys):
+    found = []
+    def answered(request):
+        found.append(capsys.readouterr().err)
+        return said(json.dumps([skill(category='general')]))
+    with FaultServer(rest=answered) as s:
+        args = ['--config', 'tiny.json', '--teacher', 'wise', '--teacher-url', s.url, '--output', 'run']
+        assert main(['train', *args, '--set', 'rl.iterations=0', 'evolution.validation_interval=0']) == 0
+    assert [bool(re.search('Warning: the policy that acts can read 0 of', err)) for err in found[:2]] == [False, True]
+    out = capsys.readouterr().out
+    assert 'Warning: the policy that acts can read 0 of 2 entries' in ' '.join(out.split())
+
+
 def test_doctor_says_what_would_help(here, capsys):
     assert main(['doctor', '--policy', 'none', '--games', 'nowhere']) == 1
     out = capsys.readouterr().out
@@ -278,7 +302,7 @@ def test_doctor_says_what_would_help(here, capsys):
 def test_a_warning_is_one_plain_line(here, capsys, monkeypatch):
     import warnings, skillrl.training.plan
 
-    def odd(config):
+    def odd(*args):
         warnings.warn('this run began with torch 1.0\nand goes on with 2.0')
         return iter(())
 
