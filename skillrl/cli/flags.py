@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['SMOKE', 'BANK', 'TRAJECTORIES', 'pair', 'spelled', 'given', 'setting_flags', 'check_together', 'named', 'settings',
-           'settings_of', 'acts', 'resumed_settings', 'resume_line', 'free_folder', 'say_stopped', 'resumed_folder',
-           'Progress']
+           'settings_of', 'acts', 'resumed_settings', 'again_line', 'resume_line', 'free_folder', 'say_stopped',
+           'resumed_folder', 'Progress']
 
 # %% ../../nbs/850_cli.flags.ipynb #2daf3093
 import json, re, shlex, sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import fields
 from itertools import count
 from pathlib import Path
@@ -164,18 +165,25 @@ def resumed_settings(
     return _on_server(args, config).opened(named(args))
 
 # %% ../../nbs/850_cli.flags.ipynb #2b8f1d31
-_WHERE = ArgumentParser(add_help=False, allow_abbrev=False) # What a line that goes on does not repeat
-_WHERE.add_argument('--output')
-_WHERE.add_argument('--resume')
-_WHERE.add_argument('--fresh', action='store_true')
+def again_line(
+    args:Namespace, # What the parser made of the command line; `words` holds that
+    *without:str,   # Flags that are not repeated, besides --fresh
+    more:Sequence[str]=(), # Words to add
+)->str:
+    "The same command line once more, as it is pasted into a shell"
+    left_out = ArgumentParser(add_help=False, allow_abbrev=False)
+    left_out.add_argument('--fresh', action='store_true')
+    for flag in without:
+        left_out.add_argument(flag)
+    _, (command, *words) = left_out.parse_known_args(args.words)
+    return shlex.join(['skillrl', command, *more, *words])
 
 def resume_line(
     args:Namespace,  # What the parser made of the command line; `words` holds that
     folder:str|Path, # Of the run
 )->str:
     "The command line that goes on with the run in `folder`, as it is pasted into a shell"
-    _, (command, *words) = _WHERE.parse_known_args(args.words)
-    return shlex.join(['skillrl', command, '--resume', str(folder), *words])
+    return again_line(args, '--output', '--resume', more=['--resume', str(folder)])
 
 # %% ../../nbs/850_cli.flags.ipynb #8dd685f1
 BANK = 'data/skill_bank.json'
@@ -189,10 +197,13 @@ def free_folder(
     return next(path for path in paths if not path.exists())
 
 def say_stopped(
-    again:str, # The command line that goes on
-)->int:        # Exit status
-    "Say how to go on after Ctrl-C"
-    print(f'\nStopped. Go on with: {again}', file=sys.stderr)
+    what:str,        # Is kept, in the plural
+    folder:str|Path, # Where
+    again:str,       # The command line that goes on
+)->int:              # Exit status
+    "Say what is kept after Ctrl-C, and how to go on"
+    kept = f'{what} are kept in {folder}' if Path(folder).exists() else 'nothing is kept'
+    print(f'\nStopped: {kept}; go on with: {again}', file=sys.stderr)
     return 130
 
 # %% ../../nbs/850_cli.flags.ipynb #a6e2c2cf

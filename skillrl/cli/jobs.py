@@ -210,7 +210,7 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError, OSE
     try:
         shipped = _run(trainer, path)
     except KeyboardInterrupt:
-        return say_stopped(again)
+        return say_stopped('all plays and answers', path, again)
     except RuntimeError as e:
         raise RuntimeError(f'{e} (go on with: {again})') from None
     print(f'\n{outcome_text(path)}{shipped}\nNext: skillrl inspect {path}')

@@ -16,8 +16,8 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 from .flags import (
-    acts, BANK, free_folder, given, pair, Progress, resume_line, resumed_folder, resumed_settings,
-    say_stopped, settings, settings_of, TRAJECTORIES)
+    acts, again_line, BANK, free_folder, given, pair, Progress, resume_line, resumed_folder,
+    resumed_settings, say_stopped, settings, settings_of, TRAJECTORIES)
 from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..core.session_logs import find_sessions, session_files
 from ..core.agent_sessions import to_trajectories, tool_table
@@ -86,7 +86,7 @@ def train(args:Namespace)->int|None: # Exit status, if not 0; ValueError or OSEr
         with Progress(f'Run folder: {path}') as step:
             run_loop(path=path, step=step, fresh=args.fresh, **how)
     except KeyboardInterrupt:
-        return say_stopped(resume_line(args, path))
+        return say_stopped('whole steps and all answers', path, resume_line(args, path))
     print(_summary(path))
 
 
@@ -218,8 +218,15 @@ def _bank_of_sessions(trajs, teacher):
 # %% ../../nbs/855_cli.steps.ipynb #1af8dca1
 def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing to read
     "write a bank from trajectories, or from official memories"
+    kept = Path(args.output).with_suffix('.teacher')
+    try:
+        return _distilled(args, kept)
+    except KeyboardInterrupt:
+        return say_stopped('all answers', kept, again_line(args))
+
+def _distilled(args, kept):
     config = settings(args)
-    teacher = build_teacher(config, Path(args.output).with_suffix('.teacher'), args.fresh)
+    teacher = build_teacher(config, kept, args.fresh)
     memories = Path(args.trajectories).is_file() and kind_of(args.trajectories) == 'memories'
     trajs = [] if memories else _played(args.trajectories, config)
     if not (trajs or memories):
@@ -342,8 +349,19 @@ def _evolve_rounds(bank, play_round, folder, n, played, teacher):
 # %% ../../nbs/855_cli.steps.ipynb #919ef7c2
 def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if the folder holds another bank
     "let a bank grow where the policy fails, with the weights as they are"
-    config, suite = _start(args)
     folder = Path(args.output)
+    log = JsonlLog(folder/'evolution.jsonl')
+    whole = len(log.read()) + args.rounds
+    try:
+        return _evolved(args, folder)
+    except KeyboardInterrupt:
+        more = ['--rounds', str(whole - len(log.read()))]
+        first = ['--skill-bank'] if versions(folder) else [] # It is there already
+        return say_stopped('whole rounds and all answers', folder,
+                           again_line(args, '--rounds', *first, more=more))
+
+def _evolved(args, folder):
+    config, suite = _start(args)
     teacher = build_teacher(config, folder/'teacher', args.fresh)
     ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
     policy = build_policy(config, ledger, folder/'policy', args.fresh)
