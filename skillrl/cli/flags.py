@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['SMOKE', 'BANK', 'TRAJECTORIES', 'pair', 'spelled', 'given', 'setting_flags', 'check_together', 'named', 'settings',
-           'settings_of', 'acts', 'resumed_settings', 'again_line', 'resume_line', 'free_folder', 'say_stopped',
-           'resumed_folder', 'Progress']
+           'settings_of', 'acts', 'resumed_settings', 'resume_line', 'free_folder', 'say_stopped', 'resumed_folder',
+           'Progress']
 
 # %% ../../nbs/850_cli.flags.ipynb #2daf3093
 import json, re, shlex, sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from dataclasses import fields
 from itertools import count
 from pathlib import Path
@@ -165,25 +164,24 @@ def resumed_settings(
     return _on_server(args, config).opened(named(args))
 
 # %% ../../nbs/850_cli.flags.ipynb #2b8f1d31
-def again_line(
-    args:Namespace, # What the parser made of the command line; `words` holds that
-    *without:str,   # Flags that are not repeated, besides --fresh
-    more:Sequence[str]=(), # Words to add
-)->str:
-    "The same command line once more, as it is pasted into a shell"
-    left_out = ArgumentParser(add_help=False, allow_abbrev=False)
-    left_out.add_argument('--fresh', action='store_true')
-    for flag in without:
-        left_out.add_argument(flag)
-    _, (command, *words) = left_out.parse_known_args(args.words)
-    return shlex.join(['skillrl', command, *more, *words])
+_NOT_AGAIN = dict(distill=[], evolve=['--skill-bank', '--rounds']) # Flags of a command that goes on
 
 def resume_line(
     args:Namespace,  # What the parser made of the command line; `words` holds that
     folder:str|Path, # Of the run
 )->str:
     "The command line that goes on with the run in `folder`, as it is pasted into a shell"
-    return again_line(args, '--output', '--resume', more=['--resume', str(folder)])
+    command, *words = args.words
+    once = ArgumentParser(add_help=False, allow_abbrev=False)
+    once.add_argument('--fresh', action='store_true')
+    for flag in _NOT_AGAIN.get(command, ['--resume', '--output']):
+        once.add_argument(flag)
+    _, words = once.parse_known_args(words)
+    if command == 'evolve':
+        words += ['--rounds', str(args.rounds)]
+    if command not in _NOT_AGAIN:
+        words = ['--resume', str(folder), *words]
+    return shlex.join(['skillrl', command, *words])
 
 # %% ../../nbs/850_cli.flags.ipynb #8dd685f1
 BANK = 'data/skill_bank.json'
@@ -196,14 +194,12 @@ def free_folder(
     paths = (Path(folder)/f'run-{n:03}' for n in count(1))
     return next(path for path in paths if not path.exists())
 
-def say_stopped(
-    what:str,        # Is kept, in the plural
-    folder:str|Path, # Where
-    again:str,       # The command line that goes on
-)->int:              # Exit status
-    "Say what is kept after Ctrl-C, and how to go on"
-    kept = f'{what} are kept in {folder}' if Path(folder).exists() else 'nothing is kept'
-    print(f'\nStopped: {kept}; go on with: {again}', file=sys.stderr)
+def say_stopped(args:Namespace)->int: # Exit status
+    "After Ctrl-C, say where things are kept, if they are, and how to go on"
+    kept = getattr(args, 'kept', None)
+    if kept and kept.exists():
+        told = f'whole steps and all answers are kept in {kept}; go on with: {resume_line(args, kept)}'
+        print(f'\nStopped: {told}', file=sys.stderr)
     return 130
 
 # %% ../../nbs/850_cli.flags.ipynb #a6e2c2cf

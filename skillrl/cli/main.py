@@ -17,7 +17,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from threading import current_thread, Event, main_thread
 from typing import Any, NoReturn, TextIO
-from .flags import BANK, setting_flags, settings, spelled, TRAJECTORIES
+from .flags import BANK, say_stopped, setting_flags, settings, spelled, TRAJECTORIES
 from ..core.tables import counted
 from ..viewers.inspection import load_bank, shown
 
@@ -428,7 +428,7 @@ def _status(args):
         _check_output(args)
         return args.run(args) or 0
     except KeyboardInterrupt:
-        return 130
+        return say_stopped(args)
     except BrokenPipeError: # `skillrl inspect | head`
         return os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as e:

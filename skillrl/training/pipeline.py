@@ -122,6 +122,16 @@ def keep(self:Pipeline, played:list[Trajectory], **labels:Any)->None:
     if self._played is not None and 'suite' in labels:
         self._played.setdefault(labels['suite'], []).extend(played)
 
+def _reading(p):
+    "What of the banks there are the weights can read"
+    banks = [p.bank(p.suites[name]) for name in p.state['versions']]
+    return describe_reading([o for bank in banks for o in bank.items('active', PROBATION)], p.config)
+
+def _warn_of_reading(p):
+    told = _reading(p)
+    if told.startswith('Warning'):
+        warnings.warn(told)
+
 @patch
 def played(self:Pipeline,
     suite:Any,
@@ -165,16 +175,6 @@ def save_bank(self:Pipeline, suite:Any, bank:SkillBank)->None:
     n = self.state['versions'].get(suite.name, -1) + 1
     bank.save(version_path(self.run.path/'bank'/suite.name, n))
     self.state['versions'] = self.state['versions'] | {suite.name: n}
-
-def _reading(p):
-    "What of the banks there are the weights can read"
-    banks = [p.bank(p.suites[name]) for name in p.state['versions']]
-    return describe_reading([o for bank in banks for o in bank.items('active', PROBATION)], p.config)
-
-def _warn_of_reading(p):
-    told = _reading(p)
-    if told.startswith('Warning'):
-        warnings.warn(told)
 
 def distill(p:Pipeline)->None:
     "A bank for each suite from its own trajectories"

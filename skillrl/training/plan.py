@@ -8,7 +8,6 @@ __all__ = ['RunPlan', 'teacher_line', 'told_plan', 'quick_preflight', 'require_p
 # %% ../../nbs/619_training.plan.ipynb #f33daadb
 import math, os, psutil, re, shutil, sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -136,10 +135,7 @@ def _phase_table(plan):
 
 def _asked_for(config):
     "What a teacher is asked for, so that the policy can read it"
-    with suppress(FileNotFoundError): # A model that is yet to be fetched knows words of its own
-        if reads_facts_only(config):
-            return 'facts (which are all that the policy reads)'
-    return 'skills'
+    return 'facts (which are all that the policy reads)' if reads_facts_only(config) else 'skills'
 
 def teacher_line(plan:RunPlan)->str: # One sentence without full stop
     "What the teacher of a run may be asked, and what that costs"
@@ -434,11 +430,8 @@ def _look_at_reading(entries, config):
     seen, _, remedy = told.removeprefix('Warning: ').partition(': ')
     return [_Finding('reading', seen, remedy)]
 
-def examine_machine(
-    config:SkillRLConfig,
-    entries:Sequence[Any]=(), # Of a bank, to look at besides
-)->Iterator[_Finding]:
-    "Yield a finding for each thing that a run with `config` needs"
+def examine_machine(config:SkillRLConfig, entries:Sequence[Any]=())->Iterator[_Finding]:
+    "Yield a finding for each thing that a run with `config` needs, and one on `entries` of a bank"
     m = config.model
     served = m.policy_model_id and not m.checkpoint
     looks = dict(packages=_look_at_versions, machine=_look_at_machine, games=_look_at_games,
