@@ -99,8 +99,8 @@ def test_a_run_folder_does_not_run_the_program_that_it_names(planted, capsys):
 
 def again(err):
     "The words that a stopped command tells to go on with"
-    told = [line for line in err.splitlines() if line.startswith('Stopped. Go on with: ')]
-    return shlex.split(told[-1].split(': ', 1)[1])[1:]
+    told = [line for line in err.splitlines() if line.startswith('Stopped: ')]
+    return shlex.split(told[-1].split('go on with: ', 1)[1])[1:]
 
 def stopped(lives, run, *words):
     "What `train` says on Ctrl-C, which comes when the first phase of `run` is under way"

@@ -1,15 +1,18 @@
 "The command line as a whole: what a refusal leaves behind, its flags, and what it says and shows"
 
-import argparse, json, os, re, shutil, subprocess, sys
+import argparse, json, os, re, shlex, shutil, signal, subprocess, sys, threading
 from pathlib import Path
 import pytest
 from alfworld_pddl import write_game
-from faults import FaultServer, error, said
+from faults import FaultServer, error, said, slow
+from replies import skill
 from skillrl.cli.main import COMMANDS, main, parser
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import household
-from skillrl.skills.bank import SkillBank, version_path
+from skillrl.skills.bank import Skill, SkillBank, version_path
+from skillrl.core.formats import save_trajectories
 from skillrl.core.store import data_path, read_json, write_json
+from skillrl.core.trajectory import Step, Trajectory
 
 root = Path(__file__).parent.parent
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli.main import main; sys.exit(main())']
@@ -63,6 +66,34 @@ def test_collect_without_games_leaves_the_trajectories_as_they_were(here, capsys
     held = (here / 't.json').read_bytes()
     assert 'games' in sentence(capsys, 'collect', '--games', 'games', '--output', 't.json')
     assert (here / 't.json').read_bytes() == held
+
+
+# --- Ctrl-C ---
+@pytest.mark.parametrize('command,kept', [('distill', 'b.teacher'), ('evolve', 'grown'), ('train', 'run')])
+def test_ctrl_c_says_in_one_sentence_what_is_kept_and_how_to_go_on(here, lives, command, kept):
+    hangs, asked = threading.Event(), []
+    def answered(request):
+        asked.append(request['body']['messages'])
+        if hangs.is_set() and len(asked) == 2:
+            lives.send(signal.SIGINT)
+            return slow(60)
+        return said(json.dumps([skill(category='general')]))
+    save_trajectories([Trajectory(f't{i}', f'find mug {i}', 'pick', [Step('A desk.', 'look')], True, 'Done.')
+                       for i in range(12)], 't.json')
+    own = dict(distill=['--trajectories', 't.json', '--output', 'b.json'], train=['--output', 'run'],
+               evolve=['--skill-bank', 'bank.json', '--rounds', '3', '--output', 'grown'])[command]
+    with FaultServer(rest=answered) as s:
+        hangs.set()
+        words = [command, *own, '--config', 'tiny.json', '--teacher', 'wise', '--teacher-url', s.url]
+        lives.start(*words, err='said.txt')
+        assert lives.end() == 130
+        told, first = Path('said.txt').read_text(), asked[0]
+        assert 'Traceback' not in told
+        stopped = re.search(f'^Stopped: .*are kept in {kept}; go on with: skillrl (.*)$', told, re.M)
+        hangs.clear()
+        asked.clear()
+        assert lives.run(*shlex.split(stopped[1])) == 0
+    assert asked and first not in asked
 
 
 # --- flags ---
@@ -267,6 +298,30 @@ def test_doctor_asks_a_server_that_is_named_and_shows_no_key(here, capsys, monke
     assert KEY not in out
 
 
+def test_doctor_says_what_of_a_bank_the_policy_can_read(here, capsys):
+    SkillBank([Skill('gen_001', 'Be careful', 'Think first.')]).save('words.json')
+    assert main(['doctor', '--skill-bank', 'words.json']) == 1
+    told = capsys.readouterr().out
+    assert re.search(r'^PROBLEM +reading: .* 0 of 1 entries.*: let a teacher that fills `fact`', told, re.M)
+    with FaultServer(rest=said('ok')) as s:
+        reads = ['--policy-model', 'mini', '--policy-url', s.url]
+        assert main(['doctor', '--skill-bank', 'words.json', *reads]) == 0
+
+
+def test_a_run_warns_of_a_bank_that_its_weights_cannot_read_before_the_others_are_paid_for(here, capsys):
+    found = []
+    def answered(request):
+        found.append(capsys.readouterr().err)
+        return said(json.dumps([skill(category='general')]))
+    with FaultServer(rest=answered) as s:
+        args = ['--config', 'tiny.json', '--teacher', 'wise', '--teacher-url', s.url, '--output', 'run']
+        assert main(['train', *args, '--set', 'rl.iterations=0', 'evolution.validation_interval=0']) == 0
+    warned = ['Warning: the policy that acts can read 0 of' in err for err in found]
+    assert warned[:2] == [False, True]
+    out = capsys.readouterr().out
+    assert 'Warning: the policy that acts can read 0 of 2 entries' in ' '.join(out.split())
+
+
 def test_doctor_says_what_would_help(here, capsys):
     assert main(['doctor', '--policy', 'none', '--games', 'nowhere']) == 1
     out = capsys.readouterr().out
@@ -278,7 +333,7 @@ def test_doctor_says_what_would_help(here, capsys):
 def test_a_warning_is_one_plain_line(here, capsys, monkeypatch):
     import warnings, skillrl.training.plan
 
-    def odd(config):
+    def odd(*args):
         warnings.warn('this run began with torch 1.0\nand goes on with 2.0')
         return iter(())
 

@@ -214,7 +214,7 @@ def test_questions_are_learnt_from_a_server_and_the_key_is_kept_to_it(forms):
     )
 
 
-@pytest.mark.parametrize('sig', [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
     with FaultServer(rest=both) as s:
         optimize('--questions', 'forms.jsonl', *two(s), *SHORT, 'workers=1', '--output', 'whole', cwd=forms)
@@ -235,7 +235,7 @@ def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
     assert p.returncode == (-9 if sig == signal.SIGKILL else 130)
     if sig != signal.SIGKILL:
         assert err.strip().splitlines()[-1] == (
-            'Stopped. Go on with: '
+            'Stopped: whole steps and all answers are kept in r; go on with: '
             + shlex.join(['skillrl', 'optimize', '--resume', 'r', '--questions', 'forms.jsonl', *two(s2),
                           *SHORT, 'workers=1'])
         )

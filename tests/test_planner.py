@@ -249,7 +249,7 @@ def test_a_model_that_was_not_fetched_is_refused_in_one_sentence(tmp_path, monke
 
 def test_doctor_looks_at_all_that_a_run_needs():
     packages = 'python', 'skillrl', 'torch', 'transformers', 'peft', 'bitsandbytes'
-    looked = 'threads', 'GPU', 'disk', 'engine', 'policy', 'prompt', 'reply', 'memory'
+    looked = 'threads', 'GPU', 'disk', 'engine', 'policy', 'prompt', 'reply', 'memory', 'reading'
     found = list(plan.examine_machine(SkillRLConfig()))
     assert [f.what for f in found] == [*packages, *looked]
 

@@ -1,5 +1,5 @@
 "A language model as teacher, on the days when it does not do what it was asked"
-import json, re
+import json, re, threading
 import pytest
 from faults import FaultServer, error, said
 from replies import episodes_in, mistake, skill
@@ -10,6 +10,7 @@ from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
+from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.llm.reply import ChatReply, Outage
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.distillation import distill
@@ -18,7 +19,7 @@ from skillrl.skills.guard import _example_in
 from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.questions import MISTAKE, _SCHEMAS, SKILL, Question, case, prompt
 from skillrl.skills.retrieval import Retriever, render
-from skillrl.skills.teachers import LLMTeacher
+from skillrl.skills.teachers import LLMTeacher, PER_QUESTION
 from skillrl.core.store import JsonlLog
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.core.tables import shorten
@@ -527,3 +528,26 @@ def test_proposals_that_clash_and_thoughts_that_lack_a_step_are_kept_too(tmp_pat
     assert teacher.all_thoughts([episode(2)]) == [None]
     assert [r['reason'] for r in JsonlLog(tmp_path / 'rejected.jsonl').read()] == [
         'another proposal changes or says the same', '0 thoughts for 3 steps']
+
+def test_D17_the_first_question_goes_alone_and_all_others_at_once():
+    other, others = threading.Event(), threading.Barrier(11)
+    came = []
+    def answered(request):
+        if came:
+            other.set()
+            others.wait(30) # Opens when all others are in flight
+            return said('[]')
+        came.append(request)
+        return error(500) if other.wait(.5) else said('[]')
+    trajs = [episode(i) for i in range(12*PER_QUESTION)]
+    with FaultServer(rest=answered) as server:
+        teacher = LLMTeacher(OpenAIChatClient('m', base_url=server.url, api_key='none', retries=0))
+        assert teacher.distill(trajs) == [] and not teacher.unanswered
+    assert server.count == len(teacher.exchanges) == 12
+
+def test_D17_a_wrong_key_costs_one_call():
+    with FaultServer(rest=error(401)) as server:
+        teacher = LLMTeacher(OpenAIChatClient('m', base_url=server.url, api_key='none'))
+        with pytest.raises(Outage, match='check the API key'):
+            teacher.distill([episode(i) for i in range(12*PER_QUESTION)])
+    assert server.count == 1

@@ -11,9 +11,9 @@ from argparse import Namespace
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
-from .flags import (
-    acts, free_folder, pair, resume_line, resumed_folder, resumed_settings, say_stopped, settings,
-    settings_of, spelled)
+from skillrl.cli.flags import (
+    acts, free_folder, pair, resume_line, resumed_folder, resumed_settings, settings, settings_of,
+    spelled)
 from ..core.options import read_settings
 from ..core.runfolder import read_state
 from ..envs.base import world
@@ -194,7 +194,7 @@ def _shipped(env, path):
     return f'\nIn its own form: {where}'
 
 # %% ../../nbs/860_cli.jobs.ipynb #83731065
-def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError, OSError or RuntimeError
+def optimize(args:Namespace)->None: # ValueError, OSError or RuntimeError
     "improve a skill document by what a model does with it; offline, unless questions or a bank are given"
     if args.resume:
         resumed_folder(args, 'optimize')
@@ -206,13 +206,11 @@ def optimize(args:Namespace)->int|None: # Exit status, if not 0; ValueError, OSE
     _check_folder(path)
     if args.questions:
         print(f'Questions: {env.about}', file=sys.stderr, flush=True)
-    again = resume_line(args, path)
+    args.kept = path
     try:
         shipped = _run(trainer, path)
-    except KeyboardInterrupt:
-        return say_stopped(again)
     except RuntimeError as e:
-        raise RuntimeError(f'{e} (go on with: {again})') from None
+        raise RuntimeError(f'{e} (go on with: {resume_line(args, path)})') from None
     print(f'\n{outcome_text(path)}{shipped}\nNext: skillrl inspect {path}')
 
 # %% ../../nbs/860_cli.jobs.ipynb #cc12f3d7

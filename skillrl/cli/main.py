@@ -17,7 +17,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from threading import current_thread, Event, main_thread
 from typing import Any, NoReturn, TextIO
-from .flags import BANK, setting_flags, settings, spelled, TRAJECTORIES
+from .flags import BANK, say_stopped, setting_flags, settings, spelled, TRAJECTORIES
 from ..core.tables import counted
 from ..viewers.inspection import load_bank, shown
 
@@ -70,9 +70,11 @@ def _export_episodes(args):
 # %% ../../nbs/890_cli.main.ipynb #d3a5fb3f
 def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
     "look at what a run needs on this machine, and at the servers that are named"
+    from skillrl.skills.bank import PROBATION
     from skillrl.training.plan import examine_machine
     wrong = 0
-    for finding in examine_machine(settings(args)):
+    entries = load_bank(args.skill_bank).items('active', PROBATION) if args.skill_bank else ()
+    for finding in examine_machine(settings(args), entries):
         print(finding, flush=True)
         wrong += bool(finding.remedy)
     print(f'\n{counted(wrong, "problem") if wrong else "All is well."}')
@@ -342,7 +344,9 @@ _SERVE = Command('main.serve', _flags('config set env games suite port',
 _FETCH = Command('main.fetch', {
     'name': dict(help='which model: smollm2, which has 135 M parameters')})
 
-_DOCTOR = Command('main.doctor', _flags('config set env policy engine games ' + _CHAT + _TEACHER))
+_DOCTOR = Command('main.doctor', _flags(
+    'config set env policy engine games ' + _CHAT + _TEACHER,
+    skill_bank=_flag('a bank that the policy is to read', 'none', metavar='PATH')))
 
 COMMANDS = [_TRAIN, _COLLECT, _HARVEST, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OPTIMIZE, _PROVE, _SERVE,
             _FETCH, _EXPORT, _INSPECT, _DOCTOR]
@@ -424,7 +428,7 @@ def _status(args):
         _check_output(args)
         return args.run(args) or 0
     except KeyboardInterrupt:
-        return 130
+        return say_stopped(args)
     except BrokenPipeError: # `skillrl inspect | head`
         return os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as e:

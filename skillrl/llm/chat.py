@@ -27,6 +27,7 @@ class Chat:
     told = False # Was it said that replies come from the cache?
     endpoint, secrets = '', ()  # where requests go, and the keys that no text may show
     served = ''  # What tells the model behind the name from another; empty where nobody says
+    reached = False # Has the service answered a call?
     defaults = {} # Parameters of calls that name none
     _lock = Lock()
 
@@ -143,6 +144,7 @@ def record(self:Chat,
                 f'add --fresh or remove {self.cache.folder} to ask anew')
         print(said, file=sys.stderr, flush=True)
     if call.hold:
+        self.reached |= reply.status != 'infra_error'
         self.ledger.add(self.model, reply.prompt_tokens, reply.completion_tokens, call.hold)
         if self.cache is not None:
             self.cache.put(call.request, reply)
@@ -180,16 +182,11 @@ class _Batch:
         self.workers = worker_threads(chat.parallel, self.given_up)
         self.in_flight = deque() # `Call`s, the oldest first
         self.replies = []        # Of the completed calls
-        self.lost = 0            # Calls that ended as an `infra_error`
-        self.reached = False     # Has the service been reached?
 
     def complete(self)->None:
         "Record the reply to the oldest call in flight, and wait for it if need be"
         call = self.in_flight[0]
         r = call.future.result() if call.future else call.reply
-        if call.future:
-            self.lost += r.status == 'infra_error'
-            self.reached |= r.status != 'infra_error'
         self.replies.append(r)
         self.in_flight.popleft()
         self.chat.record(call, r)
@@ -206,14 +203,16 @@ def is_known(self:_Batch, call:Call)->bool:
     return call.reply is not None
 
 # %% ../../nbs/325_llm.chat.ipynb #65393296
-_PATIENCE = 5
+_PATIENCE = 5 # Lost calls at the beginning of a batch
 
 @patch
 def must_wait(self:_Batch)->bool: # `Outage` if nobody can be reached
     "Must a call be completed before another may leave?"
-    if self.lost == _PATIENCE and not self.reached:
+    reached, sent = self.chat.reached, [r for r in self.replies if not r.cached]
+    lost = all(r.status == 'infra_error' for r in sent)
+    if lost and len(sent) >= (_PATIENCE if reached else 1):
         raise outage(self.replies)
-    limit = 2 * self.chat.parallel if self.reached else _PATIENCE - self.lost
+    limit = 2 * self.chat.parallel if reached else 1
     return sum(c.future is not None for c in self.in_flight) >= limit
 
 # %% ../../nbs/325_llm.chat.ipynb #6d4159a6

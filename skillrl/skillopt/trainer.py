@@ -60,13 +60,13 @@ class SkillOptTrainer:
         raise AttributeError(f'SkillOptTrainer has no {name!r}')
 
 # %% ../../nbs/772_skillopt.trainer.ipynb #de472de5
-_FIRST = 5 # Rollouts that show what one takes, where tokens or dollars are limited
+_FIRST = 5 # Rollouts that show what one takes, where there is a limit
 
 def _baseline(session):
     "Measure the first skill on the selection split, and commit that"
     session.begin()
     s = session.draft.state
-    n, few = len(session.selection), _FIRST if 'ledger' in session.limits.of_rollouts else 0
+    n, few = len(session.selection), _FIRST if session.limits.of_rollouts else 0
     parts = filter(None, (range(n)[:few], range(n)[few:]))
     results = [r for places in parts for r in play_selection(session, s.skill, places, 'gate 0')]
     summary = measured([results], session.cfg.gate_metric)

@@ -19,7 +19,7 @@ from ..agent.prompt import Limits
 from ..agent.contract import ChatPolicy
 from ..core.config import EnvConfig, ModelConfig, RetrievalConfig, SkillRLConfig
 from ..envs.base import seeded, world
-from ..llm.models import find_model
+from ..llm.models import find_model, MODELS
 from ..core.options import is_azure
 from ..skills import distillation
 from ..skills.bank import SkillBank
@@ -162,10 +162,11 @@ def reads_like_shipped(model:ModelConfig, env:EnvConfig)->bool: # FileNotFoundEr
     own, shipped = (Path(folder)/'tokenizer.json' for folder in folders)
     return own.is_file() and own.read_bytes() == shipped.read_bytes()
 
-def reads_facts_only(config:SkillRLConfig)->bool: # FileNotFoundError for a checkpoint that must be fetched
+def reads_facts_only(config:SkillRLConfig)->bool:
     "Is the policy that acts one that was trained on the forms of facts, and reads no other sentence?"
     m = config.model
-    return not m.policy_model_id and (not m.checkpoint or reads_like_shipped(m, config.env))
+    own_words = m.policy_model_id or m.checkpoint in MODELS
+    return not own_words and (not m.checkpoint or reads_like_shipped(m, config.env))
 
 def audience_of(config:SkillRLConfig)->str:
     "What a teacher is told of who reads its skills, in which form, and of where they hold"

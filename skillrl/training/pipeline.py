@@ -6,7 +6,7 @@
 __all__ = ['Pipeline', 'collect', 'distill', 'sft', 'rl', 'evolve', 'conditions', 'report', 'train']
 
 # %% ../../nbs/11_training.pipeline.ipynb #0863e892
-import gc
+import gc, warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fastcore.basics import chunked, patch
@@ -17,12 +17,12 @@ from ..core.runfolder import RunFolder
 from ..core.tracking import build_reporter, Tracker
 from ..core.trajectory import Trajectory
 from ..envs.base import suites_of, world
-from ..skills.bank import SkillBank, version_path
+from ..skills.bank import PROBATION, SkillBank, version_path
 from ..skills.distillation import as_teacher, distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
-from skillrl.training.builders import (
+from .builders import (
     build_episodes, build_local_policy, build_policy, build_rl_policy, build_teacher, derive_seed,
-    play_episodes)
+    describe_reading, play_episodes)
 from .evaluate import describe_changes, evaluated, TEST_TEMPERATURE, write_run_report
 from .phases import (
     collect_together, demonstrations, drawn_rows, evolve_on, experience_in, fine_tune, learns_from_won,
@@ -122,6 +122,16 @@ def keep(self:Pipeline, played:list[Trajectory], **labels:Any)->None:
     if self._played is not None and 'suite' in labels:
         self._played.setdefault(labels['suite'], []).extend(played)
 
+def _reading(p):
+    "What of the banks there are the weights can read"
+    banks = [p.bank(p.suites[name]) for name in p.state['versions']]
+    return describe_reading([o for bank in banks for o in bank.items('active', PROBATION)], p.config)
+
+def _warn_of_reading(p):
+    told = _reading(p)
+    if told.startswith('Warning'):
+        warnings.warn(told)
+
 @patch
 def played(self:Pipeline,
     suite:Any,
@@ -176,6 +186,8 @@ def distill(p:Pipeline)->None:
         p.save_bank(suite, bank)
         if p.config.evolution.on_probation and p.config.rl.iterations:
             p.save_bank(suite, put_on_probation(bank))
+        if len(p.state['versions']) == 1: # The others are not paid for yet
+            _warn_of_reading(p)
 
 # %% ../../nbs/11_training.pipeline.ipynb #c3373b6a
 def _demonstrated(p):
@@ -357,7 +369,7 @@ def report(p:Pipeline)->Path: # `report.md`
     banks = [p.bank(s) for s in p.suites.values()]
     evolved = len(banks) if p.config.evolution.evolves else 0
     changes = describe_changes(results, metrics, records, evolved, p.test[0].tests)
-    return write_run_report(p.run.path, results, changes, metrics, banks)
+    return write_run_report(p.run.path, results, [*changes, _reading(p)], metrics, banks)
 
 # %% ../../nbs/11_training.pipeline.ipynb #dc45ca77
 _phases = dict(collect=collect, distill=distill, sft=sft,
@@ -367,6 +379,7 @@ _phases = dict(collect=collect, distill=distill, sft=sft,
 def go(self:Pipeline)->Path: # The run's folder
     "Run every phase that is not done"
     todo = _STATES.index(self.state['phase'])
+    _warn_of_reading(self)
     self.tracker.follow()
     try:
         for phase in _PHASES[todo:]:

@@ -7,7 +7,7 @@ __all__ = ['RunPlan', 'teacher_line', 'told_plan', 'quick_preflight', 'require_p
 
 # %% ../../nbs/619_training.plan.ipynb #f33daadb
 import math, os, psutil, re, shutil, sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -20,9 +20,8 @@ from ..core.store import read_json
 from ..core.tables import clip, Table
 from ..envs.base import seeded, suites_of, world
 from .builders import (
-    build_client, build_episodes, build_ledger, build_local_policy, MISTAKES, reads_facts_only,
-    reads_like_shipped,
-    SKILL_CHARS, starting_weights, TEACHER_TOKENS)
+    build_client, build_episodes, build_ledger, build_local_policy, describe_reading, MISTAKES,
+    reads_facts_only, reads_like_shipped, SKILL_CHARS, starting_weights, TEACHER_TOKENS)
 from .costs import (
     at_once, Batch, Device, DEVICES, fitting_lengths, Held, held_by, learn_seconds, memory_plan,
     play_seconds, shape_of, told_memory)
@@ -137,20 +136,23 @@ def _phase_table(plan):
         rows.append([p.name, *(f'{n:,}' for n in numbers)])
     return Table(head, rows)
 
+def _asked_for(config):
+    "What a teacher is asked for, so that the policy can read it"
+    return 'facts (which are all that the policy reads)' if reads_facts_only(config) else 'skills'
+
 def teacher_line(plan:RunPlan)->str: # One sentence without full stop
     "What the teacher of a run may be asked, and what that costs"
     m = plan.config.model
     calls = sum(p.calls for p in plan.phases)
+    asked = _asked_for(plan.config.merged({'model.policy_model_id': ''})) # Weights act in the end
     if not calls:
-        return 'Teacher: the offline teacher, which costs nothing'
+        return f'Teacher: the offline teacher, which is asked for {asked} and costs nothing'
     name, ledger = m.teacher_model_id, build_ledger(m)
     read, written = 8_000*calls, TEACHER_TOKENS*calls
     usd = 'a cost that is not known without model.prices'
     if name in ledger.prices:
         usd = f'{ledger.cost(name, read, written):,.2f} USD'
-    facts_only = reads_facts_only(plan.config)
-    reader = 'facts (which are all that the policy reads)' if facts_only else 'skills'
-    return (f'Teacher: up to {calls:,} calls of {name} for {reader}, '
+    return (f'Teacher: up to {calls:,} calls of {name} for {asked}, '
             f'{read:,} tokens read and {written:,} written, '
             f'{usd} at most')
 
@@ -425,14 +427,21 @@ def _plain(e):
     return ' '.join(str(e).split()).rstrip('.')
 
 # %% ../../nbs/619_training.plan.ipynb #19b6da0a
-def examine_machine(config:SkillRLConfig)->Iterator[_Finding]:
-    "Yield a finding for each thing that a run with `config` needs"
+def _look_at_reading(entries, config):
+    "What of a bank's entries the policy can read, or what a teacher will be asked for"
+    told = describe_reading(entries, config) if entries else f'a teacher is asked for {_asked_for(config)}'
+    seen, _, remedy = told.removeprefix('Warning: ').partition(': ')
+    return [_Finding('reading', seen, remedy)]
+
+def examine_machine(config:SkillRLConfig, entries:Sequence[Any]=())->Iterator[_Finding]:
+    "Yield a finding for each thing that a run with `config` needs, and one on `entries` of a bank"
     m = config.model
     served = m.policy_model_id and not m.checkpoint
     looks = dict(packages=_look_at_versions, machine=_look_at_machine, games=_look_at_games,
                  engine=_look_at_engine,
                  policy=partial(_look_at_server, 'policy') if served else _look_at_policy,
-                 fit=_preflight, teacher=partial(_look_at_server, 'teacher'))
+                 fit=_preflight, reading=partial(_look_at_reading, entries),
+                 teacher=partial(_look_at_server, 'teacher'))
     left_out = {'games': not config.env.games, 'teacher': not m.teacher_model_id}
     for what, look in looks.items():
         if left_out.get(what):

@@ -224,7 +224,8 @@ def _plot_scores(folder):
 # %% ../../nbs/826_viewers.report.ipynb #c197c55d
 _COLUMNS = ('Rollout: the score of the training items under the current skill. Candidate: the score of the '
             'edited skill on the selection items. Current: what the current skill scores, measured anew as '
-            'candidates are compared with it. Best: what the best skill scored when it was chosen.')
+            'candidates are compared with it. Best: what the best skill scored when it was chosen. '
+            '–: not measured, as a draft has no score until the gate has seen it.')
 _MODELS = 'The target is the model that acts by the skill, the optimizer the one that edits it.'
 _LEGEND = 'The best skill was measured afresh; its bar is the 95 % interval.'
 
