@@ -3,12 +3,13 @@
     python benchmarks/llm_teacher.py --url http://127.0.0.1:9876/v1 --model NAME [--runs DIR] [--save FILE]
     python benchmarks/llm_teacher.py --replay FILE [--save FILE]
 
-In each household the embedded policy plays 16 episodes without skills, and two teachers write a bank from them:
-the counting one and the model, each for the embedded policy. In the first household both then propose in six
-rounds of evolution. In the second the model plays 18 games, both teachers write from these, and the model plays
-test games with a bank of its own. Every other bank is judged with the embedded policy, on test games and on goals
-that are new. Answers are kept below DIR, and the command goes on from what is there. FILE holds them too, so that
-`--replay` needs no model. Prints what was measured beside what is aimed at, and exits 1 where it is missed.
+In each household the embedded policy plays 16 episodes without skills, and two teachers write a bank from
+them: the counting one and the model, each for the embedded policy. In the first household both then propose in
+six rounds of evolution. In the second the model plays 18 games, both teachers write from these, and the model
+plays test games with a bank of its own. Every other bank is judged with the embedded policy, on test games and
+on goals that are new. Answers are kept below DIR, and the command goes on from what is there. FILE holds them
+too, so that `--replay` needs no model. Prints what was measured beside what is aimed at, and exits 1 where it
+is missed.
 """
 import argparse, sys
 from pathlib import Path
@@ -163,16 +164,16 @@ def unpack(replies, folder):
 
 def exchanges(folder):
     "The first question for a bank and the first for proposals, with their answers"
-    log = JsonlLog(folder/'teacher'/'exchanges.jsonl').read()
     first = {}
-    for row in log:
-        system, question = (message['content'] for message in row['request']['messages'])
-        kind = 'proposals' if 'propos' in system[:2000] else 'lessons'
-        first.setdefault(kind, dict(rules=system, question=question, answer=row['reply']['text']))
+    for row in JsonlLog(folder/'teacher'/'exchanges.jsonl').read():
+        rules, question = (message['content'] for message in row['messages'])
+        kind = 'proposals' if 'The question: what should change' in rules else 'lessons'
+        first.setdefault(kind, dict(rules=rules, question=question, answer=row['text']))
     return first
 
 def main(model, url, folder, save, replay):
     "Measure, save and print; 1 where something that is aimed at is missed"
+    known = {}
     if replay:
         known = read_json(replay)
         model = known['model']
@@ -182,7 +183,8 @@ def main(model, url, folder, save, replay):
     found = dict(model=model, taught=[taught(run, suite) for suite in suites],
                  evolved=evolved(run, suites[0]), played=played_by_model(run, suites[1]))
     if save:
-        write_json(save, found | dict(shown=exchanges(folder), replies=kept_replies(folder)))
+        shown = known.get('shown') or exchanges(folder)
+        write_json(save, found | dict(shown=shown, replies=kept_replies(folder)))
     return report(found)
 
 if __name__ == '__main__':
