@@ -88,9 +88,9 @@ def messages(self:Episode,
     **more:Any,       # `asked`, `said` and `shown` of a `PromptContext`
 )->list[dict[str, str]]:
     "The prompt for the next step"
-    self.start()
-    context = PromptContext(self.task, self.observation, self.admissible or (), self.history, self.skills,
-                            self.notes, self.first, limit=getattr(self.env, 'max_steps', 0), **more)
+    context = PromptContext(self.start().task, self.observation, self.admissible or (), self.history,
+                            self.skills, self.notes, self.first, **more,
+                            limit=getattr(self.env, 'max_steps', 0))
     prompt = step_messages(context, self.agent, self.world, usual)
     if usual == 'chat' and hasattr(self.env, 'tools'):
         prompt[-1]['tools'] = self.env.tools
@@ -219,7 +219,7 @@ def _fitted(episode, policy, limit):
     "The prompt of `episode` with as much history as `limit` tokens hold"
     count, usual = getattr(policy, 'count', len), getattr(policy, 'wording', 'ours')
     whole = 'chat' in (usual, episode.agent.prompt)
-    most = len(episode.start().history) if whole else episode.agent.history_length
+    most = len(episode.history) if whole else episode.agent.history_length
     for n in range(most, -1, -1):
         ids = policy.encode(episode.messages(usual, shown=n))
         if limit is None or count(ids) <= limit:

@@ -70,7 +70,7 @@ def _seen_lines(c):
     "What each place was last seen to hold; where they are too many, what the task names stays longest"
     contents, named = getattr(c.notes, 'contents', {}), words_of(c.task)
     parts = [f'{place}: {", ".join(things) or "nothing"}' for place, things in contents.items()]
-    kept = sorted(parts, key=lambda part: (bool(named & words_of(part)), not part.endswith('nothing')))
+    kept = sorted(parts, key=lambda part: len(named & words_of(part)))
     while sum(map(len, kept)) > 550: # Some 150 tokens
         del kept[0]
     if kept:
@@ -87,7 +87,7 @@ def _chat_lines(c):
     if c.skills:
         yield 'Skills come from earlier episodes in this very place, which stays as it is. Try them first.'
     yield from (f'Skill: {one_line(line)}' for line in c.skills)
-    if c.history and c.first:
+    if c.history and c.first not in ('', c.task):
         yield f'At the start: {_set_in(c.first)}'
     if older:
         commands = '; '.join(one_line(action, 200) for action, _ in c.history[:older])

@@ -127,7 +127,7 @@ def demonstrations(
     if played is not None:
         won, retriever = select(played, success=True), build_retriever(bank, config)
         thoughts = teacher.all_thoughts(won) if hasattr(teacher, 'all_thoughts') else [None]*len(won)
-        limit = min(config.env.max_steps, getattr(suite, 'most_steps', config.env.max_steps))
+        limit = min(config.env.max_steps, getattr(suite, 'most_steps', 10**6))
         return [row for t, said in zip(won, thoughts) for row in _sft_rows(t, retriever, said, config, limit)]
     rng, w = seeded(config.seed, 'demonstrations', suite.name), world(config.env.name)
     rows = []
