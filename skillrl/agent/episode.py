@@ -88,10 +88,9 @@ def messages(self:Episode,
     **more:Any,       # `asked`, `said` and `shown` of a `PromptContext`
 )->list[dict[str, str]]:
     "The prompt for the next step"
-    context = PromptContext(self.start().task, self.observation, self.admissible or (), self.history,
-                            self.skills, self.notes, self.first, **more,
-                            limit=getattr(self.env, 'max_steps', 0))
-    prompt = step_messages(context, self.agent, self.world, usual)
+    c = PromptContext(self.start().task, self.observation, self.admissible or (), self.history, self.skills,
+                      self.notes, self.first, limit=getattr(self.env, 'max_steps', 0), **more)
+    prompt = step_messages(c, self.agent, self.world, usual)
     if usual == 'chat' and hasattr(self.env, 'tools'):
         prompt[-1]['tools'] = self.env.tools
     return prompt
