@@ -71,7 +71,7 @@ def _seen_lines(c):
     contents, named = getattr(c.notes, 'contents', {}), words_of(c.task)
     parts = [f'{place}: {", ".join(things) or "nothing"}' for place, things in contents.items()]
     kept = sorted(parts, key=lambda part: len(named & words_of(part)))
-    while sum(map(len, kept)) > 550: # Some 150 tokens
+    while sum(map(len, kept)) > 420: # Some 150 tokens, names with numbers being dense
         del kept[0]
     if kept:
         yield ('Seen: ' if len(kept) == len(parts) else 'Seen: …; ') + one_line('; '.join(kept))
