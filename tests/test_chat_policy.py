@@ -1,9 +1,10 @@
 """A model behind a server that plays.
 
 Room for its reply, what it is asked and told, what is kept and paid, and when it is stopped."""
-import json, os, re, subprocess, sys
+import json, os, random, re, subprocess, sys
 import pytest
 from faults import FaultServer, said
+from skillrl.agent.contract import write_reply
 from skillrl.core.config import SkillRLConfig
 from skillrl.llm.ledger import BudgetExceeded
 from skillrl.training import builders
@@ -123,8 +124,8 @@ def test_what_a_chat_policy_was_asked_is_kept_and_not_paid_twice(server, tmp_pat
     assert server.count == 6 and [t.to_dict() for t in again] == [t.to_dict() for t in first]
 
 def test_a_rollout_that_was_stopped_pays_only_for_what_is_missing(server, tmp_path):
-    play(build_policy(c := config(server), folder=tmp_path), c, steps=2)
-    play(build_policy(c, folder=tmp_path), c, steps=3)
+    play(build_policy(c := config(server), folder=tmp_path), c, n=1)
+    play(build_policy(c, folder=tmp_path), c)
     assert server.count == 2*3
 
 def test_another_try_at_a_game_is_another_call(server, tmp_path):
@@ -166,20 +167,70 @@ def test_commands_keep_the_calls_of_a_chat_policy(server, skillrl, tmp_path):
 
 # ---- the length of a prompt ----
 
-def test_the_limit_of_a_prompt_counts_tokens_and_takes_history_first(server):
+def test_the_limit_of_a_prompt_counts_tokens_and_takes_old_answers_first(server):
     "It counted messages, of which there are two"
-    def longest(**over):
-        server.requests.clear()
+    def last(**over):
         play(build_policy(c := config(server, **over)), c, n=1, steps=12)
-        return max(len(json.dumps(r['body']['messages'])) for r in server.requests)
-    bare, whole = longest(**{'agent.history_length': 0}), longest(**{'agent.history_length': 20})
-    room = (bare + whole)//6 # Tokens, at three characters each
-    assert bare < longest(**{'agent.history_length': 20, 'model.max_prompt_tokens': room}) < whole
-    assert 'Did:' in asked(server.requests[-1])
+        return asked(server.requests[-1])
+    whole = last()
+    room = len(whole)//3 # Tokens, at three characters each, without those of the contract
+    short = last(**{'model.max_prompt_tokens': room})
+    assert len(short) < len(whole) and 0 < short.count('Did: ') < 11
+    assert ('shortened' in short, 'shortened' in whole) == (True, False)
+    commands = re.findall('Did: (.*)', whole)
+    assert short.partition('for want of room: ')[2].startswith('; '.join(commands[:3]))
     c = config(server)
     tiny = c.merged({'model.max_prompt_tokens': 20})
     with pytest.raises(ValueError, match='more than max_prompt_tokens 20'):
         play(build_policy(tiny), tiny, n=1)
+
+# ---- what it knows of its episode ----
+
+def test_a_chat_policy_sees_all_of_its_past_the_steps_left_and_what_was_where(server):
+    t, = play(build_policy(c := config(server)), c, n=1, steps=12)
+    first, last = asked(server.requests[0]), asked(server.requests[-1])
+    past = [f'Did: {s.action}\nSaw: {after.observation}' for s, after in zip(t.steps, t.steps[1:-1])]
+    assert '\n'.join(past) in last and last.count('Did: ') == 11 # `agent.history_length` is 3
+    assert 'Steps left: at most 12 of 12\n' in first and 'Steps left: at most 1 of 12\n' in last
+    assert 'Seen: ' not in first
+    seen, = re.findall('^Seen: (.*)', last, re.M)
+    for place, things in re.findall(r'On the (\w+ \d+), you see (.*)\.', last):
+        assert f'{place}: ' + ', '.join(re.findall(r'\w+ \d+|nothing', things)) in seen
+
+def test_the_latest_sighting_of_a_place_counts():
+    from skillrl.agent.prompt import PromptContext, step_messages
+    from skillrl.envs.alfworld.notes import AlfworldNotes
+    notes = AlfworldNotes()
+    notes.see('go to shelf 1', 'You arrive at shelf 1. On the shelf 1, you see a mug 1, and a book 2.')
+    notes.see('take mug 1 from shelf 1', 'You pick up the mug 1 from the shelf 1.')
+    said = step_messages(PromptContext('look', 'Mug.', notes=notes), usual='chat')[1]['content']
+    assert 'Seen: shelf 1: book 2' in said.splitlines()
+
+def test_it_is_told_where_skills_come_from_if_there_are_some(server):
+    for bank in (None, BANK):
+        play(build_policy(c := config(server)), c, n=1, steps=1, bank=bank)
+    without, told = (asked(r).splitlines() for r in server.requests)
+    assert 'in this very place, which stays as it is' in told[told.index(FULL) - 1]
+    assert not any(line.startswith('Skill') for line in without)
+
+def test_a_conversation_that_grows_tells_the_steps_left(server):
+    play(build_policy(c := config(server, **{'agent.conversation': 'appended'})), c, n=1, steps=4)
+    assert [re.search('Steps left: .*', asked(r))[0][20:] for r in server.requests] == [
+        f'{n} of 4' for n in (4, 3, 2, 1)]
+
+def test_the_prompts_of_sft_are_those_of_play_in_the_chat_wording_too():
+    from skillrl.training.phases import demonstrations
+    c = SkillRLConfig().merged({'agent.prompt': 'chat', 'env.name': 'search'})
+    suite = world('search').suites(c.env)[0][0]
+    e, = build_episodes(suite, suite.games('collect', 1), None, c)
+    expert, prompts = world('search').expert(e.start().task, random.Random(0)), []
+    while not e.done:
+        prompts.append(e.messages())
+        e.play(write_reply(*expert.act(e.admissible, e.notes, [])))
+    t = e.trajectory()
+    t.success = True
+    assert [r['prompt'] for r in demonstrations(suite, None, c, [t])] == prompts
+    assert 'of 7\n' in prompts[0][-1]['content']
 
 # ---- what a prompt shows of a skill ----
 

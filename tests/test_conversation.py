@@ -115,3 +115,45 @@ class Letters:
 def test_an_end_token_that_was_written_is_not_asked_for_again():
     assert between(Letters(), 'hi', '$') == list('hi$>')
     assert between(Letters(), 'hi') == list('$hi$>')
+
+# ---- a chat template without a system role ----
+
+STRICT = ("{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+          "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}"
+          "{{ m.content }} {{ eos_token }}{% endfor %}")
+
+@pytest.fixture
+def strict(tmp_path):
+    "The shipped weights with the words of the contract and a template that refuses a system message"
+    from skillrl.agent.contract import CONTRACT
+    from skillrl.llm.local import tiny_model, word_tokenizer
+    words = [*Policy.load(data_path('base')).tokenizer.get_vocab(), *CONTRACT.lower().split()]
+    tok = word_tokenizer(words)
+    tok.chat_template = STRICT
+    Policy(tiny_model(len(tok), hidden=32), tok).save(tmp_path/'strict')
+    return Policy.load(tmp_path/'strict')
+
+@pytest.mark.parametrize('how', ['rendered', 'appended'])
+def test_a_template_without_a_system_role_reads_the_contract_first_in_sft_and_in_play(strict, how):
+    agent = AgentConfig(conversation=how, decode='admissible')
+    (e,) = group(1, 4, agent)
+    _, demos = demonstrate(e, world('alfworld').expert(e.start().task, random.Random(0), .9))
+    rows = encode_rows(demos, strict)
+    system, user = (m['content'] for m in demos[0]['prompt'])
+    assert rows[0].prompt_ids == strict.encode(f'{system}\n\n{user} <eos>')
+    said = iter(rows)
+    class Same(Policy):
+        def generate(self, prompts, **kw):
+            new = [next(said).reply_ids for _ in prompts]
+            return [Reply(self.tokenizer.decode(ids, skip_special_tokens=True), ids, [0.]*len(ids), list(p))
+                    for ids, p in zip(new, prompts)]
+    (again,) = group(1, 4, agent)
+    rollout([again], Same(strict.model, strict.tokenizer))
+    assert [row.prompt_ids for row in again.rows] == [row.prompt_ids for row in rows]
+    lp, mask = strict.logps([r.prompt_ids for r in again.rows], [r.reply_ids for r in again.rows])
+    assert torch.isfinite(lp).all() and int(mask.sum()) == sum(len(r.reply_ids) for r in rows)
+
+def test_doctor_takes_a_template_without_a_system_role(strict, tmp_path, capsys):
+    from skillrl.cli.main import main
+    main(['doctor', '--policy', str(tmp_path/'strict')])
+    assert 'the chat template takes all messages' in capsys.readouterr().out

@@ -8,11 +8,11 @@ __all__ = ['Episode', 'EpisodeError', 'StepRow', 'demonstrate', 'rollout']
 # %% ../../nbs/03_agent.episode.ipynb #ea322d83
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fastcore.basics import patch
 from typing import Any
 from .contract import FIRST, parse_reply, require_readable, write_reply
-from .prompt import Limits, PromptContext, step_messages, turn_message
+from .prompt import Limits, PromptContext, step_messages
 from ..core.config import AgentConfig
 from ..core.trajectory import score_of, Step, Trajectory
 from ..envs.base import World, world as find_world
@@ -84,16 +84,13 @@ def start(self:Episode)->Episode: # EpisodeError if the environment fails
 # %% ../../nbs/03_agent.episode.ipynb #c0417e07
 @patch
 def messages(self:Episode,
-    history_length:int|None=None, # Past steps to show; the config's if left out
-    usual:str='ours',             # Wording of a prompt that is `auto`, as `step_messages` takes it
-    **before:Any,                 # `asked` and `said` of a `PromptContext`
+    usual:str='ours', # Wording of a prompt that is `auto`, as `step_messages` takes it
+    **more:Any,       # `asked`, `said` and `shown` of a `PromptContext`
 )->list[dict[str, str]]:
     "The prompt for the next step"
-    self.start()
-    agent = self.agent if history_length is None else replace(self.agent, history_length=history_length)
-    context = PromptContext(self.task, self.observation, self.admissible or (), self.history, self.skills,
-                            self.notes, self.first, **before)
-    prompt = step_messages(context, agent, self.world, usual)
+    c = PromptContext(self.start().task, self.observation, self.admissible or (), self.history, self.skills,
+                      self.notes, self.first, limit=getattr(self.env, 'max_steps', 0), **more)
+    prompt = step_messages(c, self.agent, self.world, usual)
     if usual == 'chat' and hasattr(self.env, 'tools'):
         prompt[-1]['tools'] = self.env.tools
     return prompt
@@ -219,9 +216,11 @@ def demonstrate(
 # %% ../../nbs/03_agent.episode.ipynb #caa14336
 def _fitted(episode, policy, limit):
     "The prompt of `episode` with as much history as `limit` tokens hold"
-    count, wording = getattr(policy, 'count', len), getattr(policy, 'wording', 'ours')
-    for n in range(episode.agent.history_length, -1, -1):
-        ids = policy.encode(episode.messages(n, wording))
+    count, usual = getattr(policy, 'count', len), getattr(policy, 'wording', 'ours')
+    whole = 'chat' in (usual, episode.agent.prompt)
+    most = len(episode.history) if whole else episode.agent.history_length
+    for n in range(most, -1, -1):
+        ids = policy.encode(episode.messages(usual, shown=n))
         if limit is None or count(ids) <= limit:
             return ids
     raise ValueError(f'the prompt of episode {episode.id} has {count(ids)} tokens without any history, '
@@ -235,9 +234,8 @@ def _prompt(episode, policy, limit):
     count = getattr(policy, 'count', len)
     if episode.last:
         asked, reply = episode.last
-        named = episode.agent.decode == 'free' or hasattr(policy, 'chat')
-        turn = turn_message(episode.observation, episode.admissible if named else ())
-        grown = next_prompt(policy, reply, asked, turn)
+        turn = episode.messages(getattr(policy, 'wording', 'ours'), asked=asked)[-1]
+        grown = next_prompt(policy, reply, asked, turn['content'])
         if limit is None or count(grown) <= limit:
             return grown
     ids = _fitted(episode, policy, limit)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from torch import Tensor
 from fastcore.basics import patch
-from .reply import GrownPrompt
+from .reply import chat_text, GrownPrompt
 from .decoding import (MOST_SCORES, NextTokens, ReplyForm, begin_drafts, chunked_logps, masked,
                                   masked_replies)
 from .placement import (Placement, evaluating, in_precision, load_model, load_tokenizer,
@@ -124,7 +124,7 @@ def encode(self:Policy,
     if not isinstance(messages, str) and not tok.chat_template:
         raise ValueError('the tokenizer has no chat_template: give it one, or the prompt as text')
     if not isinstance(messages, str):
-        messages = tok.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        messages = chat_text(tok, messages)
     if not tok.is_fast:
         return tok(messages, add_special_tokens=False)['input_ids']
     tok.backend_tokenizer.no_truncation() # Which another call may have left

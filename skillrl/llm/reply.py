@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ChatReply', 'split_thought', 'RunStopped', 'Outage', 'outage', 'redact', 'mend_unicode', 'map_texts',
-           'without_secrets', 'GrownPrompt', 'between', 'next_prompt']
+           'without_secrets', 'chat_text', 'GrownPrompt', 'between', 'next_prompt']
 
 # %% ../../nbs/305_llm.reply.ipynb #e33d8f95
 import re
@@ -171,6 +171,18 @@ def without_secrets(
         return value
     return '[redacted]' if _PEM.search(value) else redact(value, secrets)
 
+# %% ../../nbs/305_llm.reply.ipynb #61ecc8b8
+def chat_text(tokenizer:Any, messages:list[dict])->str: # Up to where the reply begins
+    "`messages` as the chat template writes them"
+    how = dict(tokenize=False, add_generation_prompt=True)
+    try:
+        return tokenizer.apply_chat_template(messages, **how)
+    except Exception: # Templates are programs of their own and raise what they like
+        if [m['role'] for m in messages[:2]] != ['system', 'user']:
+            raise
+        user = messages[1] | dict(content=f"{messages[0]['content']}\n\n{messages[1]['content']}")
+        return tokenizer.apply_chat_template([user, *messages[2:]], **how)
+
 # %% ../../nbs/305_llm.reply.ipynb #68030dc0
 class GrownPrompt(list):
     "Ids of a conversation that grows; ValueError if they do not go on from the reply before"
@@ -196,10 +208,10 @@ def between(
     "Ids from the end of a reply to where the next one begins"
     chat = [dict(role='user', content='go'), dict(role='assistant', content=_MARK),
             dict(role='user', content=message)]
-    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    text = chat_text(tokenizer, chat)
     _, marked, rest = text.rpartition(_MARK)
     if not marked: # The template of `word_tokenizer` leaves replies out
-        rest = tokenizer.apply_chat_template(chat[-1:], tokenize=False, add_generation_prompt=True)
+        rest = chat_text(tokenizer, chat[-1:])
     rest = rest.lstrip().removeprefix(end) if end else rest
     return tokenizer(rest, add_special_tokens=False)['input_ids']
 

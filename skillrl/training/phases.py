@@ -77,7 +77,7 @@ def learns_from_won(
     return world(config.env.name).expert(game.task, random.Random(0), _TRUST) is None
 
 # %% ../../nbs/615_training.phases.ipynb #2de39fa3
-def _sft_rows(t, retriever, thoughts, config):
+def _sft_rows(t, retriever, thoughts, config, limit=0):
     "A won episode as demonstrations, with a thought for each step, or with what the policy wrote for None"
     w = world(config.env.name)
     skills = render(retriever.retrieve(t.task)) if retriever else []
@@ -86,7 +86,7 @@ def _sft_rows(t, retriever, thoughts, config):
     prompt, said = (), ''
     for i, (step, observation, notes) in enumerate(replay(t, w.notes)):
         context = PromptContext(t.task, step.observation, step.admissible, past, skills, notes, first,
-                                prompt, said)
+                                prompt, said, limit)
         prompt = step_messages(context, config.agent, w)
         thought, form = thoughts[i] if thoughts else None, config.agent.reply
         keeps = thought is None and form == 'think+action'
@@ -127,7 +127,8 @@ def demonstrations(
     if played is not None:
         won, retriever = select(played, success=True), build_retriever(bank, config)
         thoughts = teacher.all_thoughts(won) if hasattr(teacher, 'all_thoughts') else [None]*len(won)
-        return [row for t, said in zip(won, thoughts) for row in _sft_rows(t, retriever, said, config)]
+        limit = min(config.env.max_steps, getattr(suite, 'most_steps', 10**6))
+        return [row for t, said in zip(won, thoughts) for row in _sft_rows(t, retriever, said, config, limit)]
     rng, w = seeded(config.seed, 'demonstrations', suite.name), world(config.env.name)
     rows = []
     shown = [] if shown is None else shown

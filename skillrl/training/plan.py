@@ -19,6 +19,7 @@ from ..core.config import SkillRLConfig
 from ..core.store import read_json
 from ..core.tables import clip, Table
 from ..envs.base import seeded, suites_of, world
+from ..llm.reply import chat_text
 from .builders import (
     build_client, build_episodes, build_ledger, build_local_policy, describe_reading, MISTAKES,
     reads_facts_only, reads_like_shipped, SKILL_CHARS, starting_weights, TEACHER_TOKENS)
@@ -206,7 +207,7 @@ def _check_template(
     "Does the chat template take the messages of `messages`, the system message too?"
     remedy = 'edit chat_template.jinja in the folder of the policy, or take a model that was tuned for chat'
     try:
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        text = chat_text(tokenizer, messages)
     except Exception as e: # Templates are programs of their own and raise what they like
         return _Finding('template', f'the chat template refuses our prompt ({clip(e, 120)})', remedy)
     for m in messages:
@@ -221,7 +222,7 @@ def _longest_seen(
     config:SkillRLConfig,
 )->Batch: # Of one row
     "The longest prompt and reply of `rows`, with a full block of skills"
-    prompts = [tokenizer.apply_chat_template(row['prompt'], add_generation_prompt=True, return_dict=False)
+    prompts = [tokenizer(chat_text(tokenizer, row['prompt']), add_special_tokens=False)['input_ids']
                for row in rows]
     chars = sum(len(m['content']) for row in rows for m in row['prompt'])
     skills = _skill_chars(config.retrieval)*sum(map(len, prompts))/chars

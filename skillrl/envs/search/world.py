@@ -30,6 +30,8 @@ from ...skills.distillation import OfflineTeacher
 # %% ../../../nbs/589_envs.search.world.ipynb #a1367440
 class _EncyclopediaSuite(GameSuite):
     "One generated encyclopedia"
+    most_steps = MAX_STEPS # Of an episode, whatever `env.max_steps` says
+
     def __init__(self,
         name:str, # The seed: the same name is the same suite
         settings:dict, # Of `SearchEnv`
@@ -55,7 +57,7 @@ class _EncyclopediaSuite(GameSuite):
 
     def make_env(self, games:list[SearchQuestion], max_steps:int)->SearchEnv:
         "Environment that asks `games`"
-        steps, ways = min(max_steps, MAX_STEPS), self.book.ways
+        steps, ways = min(max_steps, self.most_steps), self.book.ways
         return EncyclopediaEnv(games, self.library, steps, ways=ways, **self.settings)
 
 # %% ../../../nbs/589_envs.search.world.ipynb #f6933bd9
