@@ -1,6 +1,6 @@
 "A chat client travels to another process: as its settings, without its key"
 
-import os, pickle
+import pickle
 import pytest
 from faults import FaultServer, said
 from skillrl.llm.ledger import Ledger, ReplyCache
@@ -8,16 +8,6 @@ from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
 from skillrl.core.store import JsonlLog
 
 KEY = 'travel-7f3a9c51d2'
-
-
-class Asked:
-    "A job: what a client answers"
-
-    def __init__(self, chat):
-        self.chat = chat
-
-    def __call__(self, text):
-        return self.chat.chat(system='', user=text)[0], self.chat.secrets
 
 
 @pytest.fixture
@@ -54,20 +44,3 @@ def test_a_key_that_no_variable_holds_stays_here(server, tmp_path, monkeypatch):
         pickle.dumps(client(server, tmp_path, api_key=KEY))
     monkeypatch.setenv('SKILLRL_TEACHER_API_KEY', KEY)
     assert pickle.loads(pickle.dumps(client(server, tmp_path, api_key=KEY))).secrets == (KEY,)
-
-
-def test_ray_asks_a_real_client(server, tmp_path, monkeypatch):
-    ray = pytest.importorskip('ray', reason='Ray is large and optional: pip install "skillrl-lab[ray]"')
-    from pathlib import Path
-    from skillrl.core.concurrency import RayExecutor
-
-    monkeypatch.setenv('OPENAI_API_KEY', KEY)
-    monkeypatch.setenv('PYTHONPATH', str(Path(__file__).parent), prepend=os.pathsep)
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        asked = Asked(client(server, tmp_path))
-        found = RayExecutor(1).run(asked, ['Where is the mug?', 'Where is the fork?'])
-    finally:
-        ray.shutdown()
-    assert found == [('In the sink.', (KEY,))] * 2
-    assert [r['key'] for r in server.requests] == [KEY, KEY]
