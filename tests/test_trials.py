@@ -236,6 +236,8 @@ def test_of_rivals_one_is_tried_at_a_time_the_least_tried_first():
     assert on == ['cool_1', 'cool_9']
     assert all({'cool_2', 'cool_3'} <= h for h in hidden) and sum('cool_1' in h for h in hidden) == 2
     assert draw_trials(entries, 1, 0., 'a single try') == ([set()], [])
+    entries[0].stats |= dict(tries_with=1, wins_with=1, tries_without=1, wins_without=0)
+    assert draw_trials(entries, 4, 0., 'a group')[1] == ['cool_3'] # It has helped so far
 
 @pytest.mark.parametrize('name', ['helps', 'helps a little', 'does nothing for the middling', 'harms'])
 def test_the_rule_finds_what_it_promises(name):

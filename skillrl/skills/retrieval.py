@@ -192,7 +192,8 @@ def __call__(self:_LexicalRanker,
         scores[id] = similarity + (3*names + 2.5*learnt + 1.5*(self.categories[i] == category))
         if self._fits(i, similarity, asked.keys(), sought, category):
             fitting.add(id)
-    pools = _pools(self.items, self.categories, self.categories)
+    kinds = [category if its & asked.keys() else own for its, own in zip(self.things, self.categories)]
+    pools = _pools(self.items, kinds, kinds)
     fit = [[o for o in pool if o.id in fitting] for pool in pools]
     for pool in fit:
         pool.sort(key=lambda o: -scores[o.id])

@@ -59,10 +59,13 @@ class TrialRetriever:
 
 # %% ../../nbs/482_skills.trials.ipynb #8ec0768f
 def _behind_rivals(entries):
-    "Ids of what is on probation and has to wait, for a rival was tried less"
+    "Ids of what is on probation and has to wait, for a rival has helped so far, or was tried less"
+    def turn(o:Entry)->tuple[bool, int]:
+        effect = _measured_effect(o)
+        return effect is None or effect.mean <= 0, o.stats.get('groups', 0)
     waiting = set()
     first = {}
-    for o in sorted(entries, key=lambda o: o.stats.get('groups', 0)):
+    for o in sorted(entries, key=turn):
         if o.status == PROBATION and first.setdefault((type(o), subject_of(o)), o) is not o:
             waiting.add(o.id)
     return waiting
