@@ -61,8 +61,9 @@ class TrialRetriever:
 def _behind_rivals(entries):
     "Ids of what is on probation and has to wait, for a rival has helped so far, or was tried less"
     def turn(o:Entry)->tuple[bool, int]:
-        effect = _measured_effect(o)
-        return effect is None or effect.mean <= 0, o.stats.get('groups', 0)
+        count = Counter(o.stats)
+        ahead = count['wins_with']*count['tries_without'] > count['wins_without']*count['tries_with']
+        return not ahead, count['groups']
     waiting = set()
     first = {}
     for o in sorted(entries, key=turn):
