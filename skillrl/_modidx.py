@@ -3793,8 +3793,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                    'skillrl/training/pipeline.py'),
                                            'skillrl.training.pipeline._trainer': ( 'training.pipeline.html#_trainer',
                                                                                    'skillrl/training/pipeline.py'),
-                                           'skillrl.training.pipeline._warn_of_reading': ( 'training.pipeline.html#_warn_of_reading',
-                                                                                           'skillrl/training/pipeline.py'),
                                            'skillrl.training.pipeline.collect': ( 'training.pipeline.html#collect',
                                                                                   'skillrl/training/pipeline.py'),
                                            'skillrl.training.pipeline.conditions': ( 'training.pipeline.html#conditions',

@@ -164,24 +164,18 @@ def resumed_settings(
     return _on_server(args, config).opened(named(args))
 
 # %% ../../nbs/850_cli.flags.ipynb #2b8f1d31
-_NOT_AGAIN = dict(distill=[], evolve=['--skill-bank', '--rounds']) # Flags of a command that goes on
+_WHERE = ArgumentParser(add_help=False, allow_abbrev=False) # What a line that goes on does not repeat
+_WHERE.add_argument('--output')
+_WHERE.add_argument('--resume')
+_WHERE.add_argument('--fresh', action='store_true')
 
 def resume_line(
     args:Namespace,  # What the parser made of the command line; `words` holds that
     folder:str|Path, # Of the run
 )->str:
     "The command line that goes on with the run in `folder`, as it is pasted into a shell"
-    command, *words = args.words
-    once = ArgumentParser(add_help=False, allow_abbrev=False)
-    once.add_argument('--fresh', action='store_true')
-    for flag in _NOT_AGAIN.get(command, ['--resume', '--output']):
-        once.add_argument(flag)
-    _, words = once.parse_known_args(words)
-    if command == 'evolve':
-        words += ['--rounds', str(args.rounds)]
-    if command not in _NOT_AGAIN:
-        words = ['--resume', str(folder), *words]
-    return shlex.join(['skillrl', command, *words])
+    _, (command, *words) = _WHERE.parse_known_args(args.words)
+    return shlex.join(['skillrl', command, '--resume', str(folder), *words])
 
 # %% ../../nbs/850_cli.flags.ipynb #8dd685f1
 BANK = 'data/skill_bank.json'
@@ -196,10 +190,9 @@ def free_folder(
 
 def say_stopped(args:Namespace)->int: # Exit status
     "After Ctrl-C, say where things are kept, if they are, and how to go on"
-    kept = getattr(args, 'kept', None)
-    if kept and kept.exists():
-        told = f'whole steps and all answers are kept in {kept}; go on with: {resume_line(args, kept)}'
-        print(f'\nStopped: {told}', file=sys.stderr)
+    folder, again = getattr(args, 'kept', ('', ''))
+    if folder and Path(folder).exists():
+        print(f'\nStopped: steps and answers are kept in {folder}; go on with: {again}', file=sys.stderr)
     return 130
 
 # %% ../../nbs/850_cli.flags.ipynb #a6e2c2cf
