@@ -1,6 +1,6 @@
 "The command line as a whole: what a refusal leaves behind, its flags, and what it says and shows"
 
-import argparse, json, os, re, shlex, shutil, signal, subprocess, sys, threading
+import argparse, io, json, os, re, shlex, shutil, signal, subprocess, sys, threading
 from pathlib import Path
 import pytest
 from alfworld_pddl import write_game
@@ -66,6 +66,19 @@ def test_collect_without_games_leaves_the_trajectories_as_they_were(here, capsys
     held = (here / 't.json').read_bytes()
     assert 'games' in sentence(capsys, 'collect', '--games', 'games', '--output', 't.json')
     assert (here / 't.json').read_bytes() == held
+
+
+# --- what calls take ---
+def test_a_bar_shows_calls_tokens_and_money_while_a_teacher_is_asked(here, monkeypatch, capsys):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    save_trajectories([Trajectory('t', 'find mug', 'pick', [Step('A desk.', 'look')], True)], 't.json')
+    words = ['distill', '--trajectories', 't.json', '--output', 'b.json', '--teacher', 'wise']
+    with FaultServer(rest=said(json.dumps([skill(category='general')]), usage=(1200, 34))) as s:
+        monkeypatch.setattr(sys, 'stderr', screen)
+        assert main([*words, '--teacher-url', s.url]) == 0
+    assert re.search('wise .*1 call, 1,234 tokens, ', screen.getvalue())
+    assert '1 call, 1,234 tokens, ' in capsys.readouterr().out
 
 
 # --- Ctrl-C ---

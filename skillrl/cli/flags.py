@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from ..core import config as settings_of_runs
 from ..core.config import from_krill, load_config, settings_in, SkillRLConfig, unknown
 from ..core.options import read_settings
+from ..llm.chat import Chat
 from ..viewers.inspection import run_of
 
 # %% ../../nbs/850_cli.flags.ipynb #58f35fcd
@@ -223,20 +224,29 @@ class Progress:
         self.bars = {}
 
     def __call__(self, phase:str, done:int, total:int|None=None)->None:
-        bar = self.bars.get(phase) or self._begun(phase, total)
+        if phase not in self.bars:
+            self._begin(phase, total)
+        bar = self.bars[phase]
         bar.update(done - bar.n)
 
-    def _begun(self, phase, total):
+    def _begin(self, phase, total):
         from tqdm import tqdm
         if self.head and not self.bars:
             print(self.head, file=self.out, flush=True)
         terminal = getattr(self.out, '_wrapped', self.out) # A bar moves the cursor
         wait = 0 if self.out.isatty() else 10 # Seconds to the first picture and between two
         self.bars[phase] = tqdm(total=total, desc=f'{phase:9}', file=terminal, delay=wait, mininterval=wait)
-        return self.bars[phase]
 
-    def __enter__(self): return self
+    def asked(self, chat:Chat)->None:
+        "Show the calls of `chat`, and what they took"
+        self(chat.model, chat.ledger.counts[chat.model][0])
+        self.bars[chat.model].set_postfix_str(chat.ledger)
+
+    def __enter__(self):
+        self.outer, Chat.each = Chat.each, self.asked
+        return self
 
     def __exit__(self, *exc):
+        Chat.each = self.outer
         for bar in self.bars.values():
             bar.close()

@@ -183,9 +183,9 @@ def harvest(args:Namespace)->int: # Exit status; ValueError without a session, o
 
 # %% ../../nbs/855_cli.steps.ipynb #061b6dfb
 def _account(teacher):
-    "What a teacher behind a server was asked, and what of its answers was of use"
+    "What a teacher behind a server was asked, what of its answers was of use, and what a chat policy took"
     if not hasattr(teacher, 'exchanges'):
-        return ''
+        return f'\n{teacher.chat.ledger}' if hasattr(teacher, 'chat') else ''
     questions = counted(len(teacher.exchanges), 'question')
     unanswered = len(teacher.unanswered)
     rejected = counted(len(teacher.rejected), 'object')
@@ -351,7 +351,7 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
     args.kept = folder, 'the same command, without --skill-bank, for the rounds that are left'
     def play_round(bank:Any, i:int)->tuple[Any, dict]:
         return evolve_bank(policy, suite, bank, config, teacher, i, played)
-    bank, where = _evolve_rounds(bank, play_round, folder, args.rounds, played, teacher)
+    bank, where = _evolve_rounds(bank, play_round, folder, args.rounds, played, teacher if ledger else policy)
     print(f'{bank!r}, {_active(bank)}: {where}')
     print(describe_reading(bank.items('active', PROBATION), config))
     return int(where != folder)
