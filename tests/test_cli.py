@@ -1,6 +1,6 @@
 "The command line as a whole: what a refusal leaves behind, its flags, and what it says and shows"
 
-import argparse, json, os, re, shlex, shutil, signal, subprocess, sys, threading
+import argparse, io, json, os, re, shlex, shutil, signal, subprocess, sys, threading
 from pathlib import Path
 import pytest
 from alfworld_pddl import write_game
@@ -68,6 +68,19 @@ def test_collect_without_games_leaves_the_trajectories_as_they_were(here, capsys
     assert (here / 't.json').read_bytes() == held
 
 
+# --- what calls take ---
+def test_a_bar_shows_calls_tokens_and_money_while_a_teacher_is_asked(here, monkeypatch, capsys):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    save_trajectories([Trajectory('t', 'find mug', 'pick', [Step('A desk.', 'look')], True)], 't.json')
+    words = ['distill', '--trajectories', 't.json', '--output', 'b.json', '--teacher', 'wise']
+    with FaultServer(rest=said(json.dumps([skill(category='general')]), usage=(1200, 34))) as s:
+        monkeypatch.setattr(sys, 'stderr', screen)
+        assert main([*words, '--teacher-url', s.url]) == 0
+    assert re.search('wise .*1 call, 1,234 tokens, ', screen.getvalue())
+    assert '1 call, 1,234 tokens, ' in capsys.readouterr().out
+
+
 # --- Ctrl-C ---
 @pytest.mark.parametrize('command,kept', [('distill', 'b.teacher'), ('evolve', 'grown'), ('train', 'run')])
 def test_ctrl_c_says_in_one_sentence_what_is_kept_and_how_to_go_on(here, lives, command, kept):
@@ -89,10 +102,15 @@ def test_ctrl_c_says_in_one_sentence_what_is_kept_and_how_to_go_on(here, lives, 
         assert lives.end() == 130
         told, first = Path('said.txt').read_text(), asked[0]
         assert 'Traceback' not in told
-        stopped = re.search(f'^Stopped: .*are kept in {kept}; go on with: skillrl (.*)$', told, re.M)
+        (again,) = re.findall(f'^Stopped: .*are kept in {kept}; go on with: (.*)$', told, re.M)
         hangs.clear()
         asked.clear()
-        assert lives.run(*shlex.split(stopped[1])) == 0
+        if command == 'train':
+            words = shlex.split(again)[1:]
+        else:
+            assert again.startswith('the same command')
+            words = [word for word in words if word not in ('--skill-bank', 'bank.json')]
+        assert lives.run(*words) == 0
     assert asked and first not in asked
 
 

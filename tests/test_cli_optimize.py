@@ -235,7 +235,7 @@ def test_stopped_in_the_middle_it_goes_on_with_what_it_paid_for(forms, sig):
     assert p.returncode == (-9 if sig == signal.SIGKILL else 130)
     if sig != signal.SIGKILL:
         assert err.strip().splitlines()[-1] == (
-            'Stopped: whole steps and all answers are kept in r; go on with: '
+            'Stopped: steps and answers are kept in r; go on with: '
             + shlex.join(['skillrl', 'optimize', '--resume', 'r', '--questions', 'forms.jsonl', *two(s2),
                           *SHORT, 'workers=1'])
         )

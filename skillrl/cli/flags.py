@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from ..core import config as settings_of_runs
 from ..core.config import from_krill, load_config, settings_in, SkillRLConfig, unknown
 from ..core.options import read_settings
+from ..llm.chat import Chat
 from ..viewers.inspection import run_of
 
 # %% ../../nbs/850_cli.flags.ipynb #58f35fcd
@@ -164,24 +165,18 @@ def resumed_settings(
     return _on_server(args, config).opened(named(args))
 
 # %% ../../nbs/850_cli.flags.ipynb #2b8f1d31
-_NOT_AGAIN = dict(distill=[], evolve=['--skill-bank', '--rounds']) # Flags of a command that goes on
+_WHERE = ArgumentParser(add_help=False, allow_abbrev=False) # What a line that goes on does not repeat
+_WHERE.add_argument('--output')
+_WHERE.add_argument('--resume')
+_WHERE.add_argument('--fresh', action='store_true')
 
 def resume_line(
     args:Namespace,  # What the parser made of the command line; `words` holds that
     folder:str|Path, # Of the run
 )->str:
     "The command line that goes on with the run in `folder`, as it is pasted into a shell"
-    command, *words = args.words
-    once = ArgumentParser(add_help=False, allow_abbrev=False)
-    once.add_argument('--fresh', action='store_true')
-    for flag in _NOT_AGAIN.get(command, ['--resume', '--output']):
-        once.add_argument(flag)
-    _, words = once.parse_known_args(words)
-    if command == 'evolve':
-        words += ['--rounds', str(args.rounds)]
-    if command not in _NOT_AGAIN:
-        words = ['--resume', str(folder), *words]
-    return shlex.join(['skillrl', command, *words])
+    _, (command, *words) = _WHERE.parse_known_args(args.words)
+    return shlex.join(['skillrl', command, '--resume', str(folder), *words])
 
 # %% ../../nbs/850_cli.flags.ipynb #8dd685f1
 BANK = 'data/skill_bank.json'
@@ -196,10 +191,9 @@ def free_folder(
 
 def say_stopped(args:Namespace)->int: # Exit status
     "After Ctrl-C, say where things are kept, if they are, and how to go on"
-    kept = getattr(args, 'kept', None)
-    if kept and kept.exists():
-        told = f'whole steps and all answers are kept in {kept}; go on with: {resume_line(args, kept)}'
-        print(f'\nStopped: {told}', file=sys.stderr)
+    folder, again = getattr(args, 'kept', ('', ''))
+    if folder and Path(folder).exists():
+        print(f'\nStopped: steps and answers are kept in {folder}; go on with: {again}', file=sys.stderr)
     return 130
 
 # %% ../../nbs/850_cli.flags.ipynb #a6e2c2cf
@@ -230,20 +224,29 @@ class Progress:
         self.bars = {}
 
     def __call__(self, phase:str, done:int, total:int|None=None)->None:
-        bar = self.bars.get(phase) or self._begun(phase, total)
+        if phase not in self.bars:
+            self._begin(phase, total)
+        bar = self.bars[phase]
         bar.update(done - bar.n)
 
-    def _begun(self, phase, total):
+    def _begin(self, phase, total):
         from tqdm import tqdm
         if self.head and not self.bars:
             print(self.head, file=self.out, flush=True)
         terminal = getattr(self.out, '_wrapped', self.out) # A bar moves the cursor
         wait = 0 if self.out.isatty() else 10 # Seconds to the first picture and between two
         self.bars[phase] = tqdm(total=total, desc=f'{phase:9}', file=terminal, delay=wait, mininterval=wait)
-        return self.bars[phase]
 
-    def __enter__(self): return self
+    def asked(self, chat:Chat)->None:
+        "Show the calls of `chat`, and what they took"
+        self(chat.model, chat.ledger.counts[chat.model][0])
+        self.bars[chat.model].set_postfix_str(chat.ledger)
+
+    def __enter__(self):
+        self.outer, Chat.each = Chat.each, self.asked
+        return self
 
     def __exit__(self, *exc):
+        Chat.each = self.outer
         for bar in self.bars.values():
             bar.close()

@@ -206,11 +206,11 @@ def optimize(args:Namespace)->None: # ValueError, OSError or RuntimeError
     _check_folder(path)
     if args.questions:
         print(f'Questions: {env.about}', file=sys.stderr, flush=True)
-    args.kept = path
+    args.kept = path, resume_line(args, path)
     try:
         shipped = _run(trainer, path)
     except RuntimeError as e:
-        raise RuntimeError(f'{e} (go on with: {resume_line(args, path)})') from None
+        raise RuntimeError(f'{e} (go on with: {args.kept[1]})') from None
     print(f'\n{outcome_text(path)}{shipped}\nNext: skillrl inspect {path}')
 
 # %% ../../nbs/860_cli.jobs.ipynb #cc12f3d7

@@ -17,7 +17,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from threading import current_thread, Event, main_thread
 from typing import Any, NoReturn, TextIO
-from .flags import BANK, say_stopped, setting_flags, settings, spelled, TRAJECTORIES
+from .flags import BANK, Progress, say_stopped, setting_flags, settings, spelled, TRAJECTORIES
 from ..core.tables import counted
 from ..viewers.inspection import load_bank, shown
 
@@ -426,7 +426,8 @@ def main(
 def _status(args):
     try:
         _check_output(args)
-        return args.run(args) or 0
+        with Progress():
+            return args.run(args) or 0
     except KeyboardInterrupt:
         return say_stopped(args)
     except BrokenPipeError: # `skillrl inspect | head`

@@ -16,7 +16,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 from .flags import (
-    acts, BANK, free_folder, given, pair, Progress, resumed_folder, resumed_settings, settings,
+    acts, BANK, free_folder, given, pair, Progress, resume_line, resumed_folder, resumed_settings, settings,
     settings_of, TRAJECTORIES)
 from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..core.session_logs import find_sessions, session_files
@@ -82,7 +82,7 @@ def train(args:Namespace)->None: # ValueError or OSError if the flags do not fit
             print(teacher_line(RunPlan(how['config'])), file=sys.stderr, flush=True)
         if how['config'].model.policy_model_id:
             build_policy(how['config'])
-    args.kept = path
+    args.kept = path, resume_line(args, path)
     with Progress(f'Run folder: {path}') as step:
         run_loop(path=path, step=step, fresh=args.fresh, **how)
     print(_summary(path))
@@ -183,9 +183,9 @@ def harvest(args:Namespace)->int: # Exit status; ValueError without a session, o
 
 # %% ../../nbs/855_cli.steps.ipynb #061b6dfb
 def _account(teacher):
-    "What a teacher behind a server was asked, and what of its answers was of use"
+    "What a teacher behind a server was asked, what of its answers was of use, and what a chat policy took"
     if not hasattr(teacher, 'exchanges'):
-        return ''
+        return f'\n{teacher.chat.ledger}' if hasattr(teacher, 'chat') else ''
     questions = counted(len(teacher.exchanges), 'question')
     unanswered = len(teacher.unanswered)
     rejected = counted(len(teacher.rejected), 'object')
@@ -216,8 +216,9 @@ def _bank_of_sessions(trajs, teacher):
 # %% ../../nbs/855_cli.steps.ipynb #1af8dca1
 def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing to read
     "write a bank from trajectories, or from official memories"
-    config, args.kept = settings(args), Path(args.output).with_suffix('.teacher')
-    teacher = build_teacher(config, args.kept, args.fresh)
+    config, folder = settings(args), Path(args.output).with_suffix('.teacher')
+    args.kept = folder, 'the same command, which asks only for the rest unless it says --fresh'
+    teacher = build_teacher(config, folder, args.fresh)
     memories = Path(args.trajectories).is_file() and kind_of(args.trajectories) == 'memories'
     trajs = [] if memories else _played(args.trajectories, config)
     if not (trajs or memories):
@@ -319,9 +320,8 @@ def _active(bank):
     tried = len(bank.items(PROBATION))
     return f'{len(bank.items("active"))} of {len(bank.items())} entries active and {tried} on probation'
 
-def _evolve_rounds(bank, play_round, args, played, teacher):
-    "The bank after the rounds, and where it is: no round follows one that its folder has no room for"
-    folder, n = args.kept, args.rounds
+def _evolve_rounds(bank, play_round, folder, n, played, teacher):
+    "The bank after `n` rounds, and where it is: no round follows one that `folder` has no room for"
     log, episodes = JsonlLog(folder/'evolution.jsonl'), JsonlLog(folder/_EPISODES)
     first, saved = len(log.read()), len(episodes.read())
     with Progress() as step:
@@ -334,7 +334,6 @@ def _evolve_rounds(bank, play_round, args, played, teacher):
             episodes.append([t.to_dict() for t in played[saved:]])
             log.append([record])
             saved = len(played)
-            args.rounds -= 1 # What is left when Ctrl-C comes
             lines = '\n  '.join([round_text(record), *fates(record, bank)])
             print(f'{lines}{_account(teacher)}', flush=True)
     return bank, folder
@@ -348,10 +347,11 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
     ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
     policy = build_policy(config, ledger, folder/'policy', args.fresh)
     played = _past(folder, args.trajectories, config)
-    bank, args.kept = _first_version(args.skill_bank, folder), folder
+    bank = _first_version(args.skill_bank, folder)
+    args.kept = folder, 'the same command, without --skill-bank, for the rounds that are left'
     def play_round(bank:Any, i:int)->tuple[Any, dict]:
         return evolve_bank(policy, suite, bank, config, teacher, i, played)
-    bank, where = _evolve_rounds(bank, play_round, args, played, teacher)
+    bank, where = _evolve_rounds(bank, play_round, folder, args.rounds, played, teacher if ledger else policy)
     print(f'{bank!r}, {_active(bank)}: {where}')
     print(describe_reading(bank.items('active', PROBATION), config))
     return int(where != folder)

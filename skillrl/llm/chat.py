@@ -28,6 +28,7 @@ class Chat:
     endpoint, secrets = '', ()  # where requests go, and the keys that no text may show
     served = ''  # What tells the model behind the name from another; empty where nobody says
     reached = False # Has the service answered a call?
+    each = None # Called with the chat after each call that was made
     defaults = {} # Parameters of calls that name none
     _lock = Lock()
 
@@ -148,10 +149,11 @@ def record(self:Chat,
         self.ledger.add(self.model, reply.prompt_tokens, reply.completion_tokens, call.hold)
         if self.cache is not None:
             self.cache.put(call.request, reply)
-    if self.log is not None:
-        row = without_secrets(call.request | vars(reply), self.secrets)
-        with self._lock:
-            self.log.append([row])
+    with self._lock:
+        if call.hold and self.each:
+            self.each(self)
+        if self.log is not None:
+            self.log.append([without_secrets(call.request | vars(reply), self.secrets)])
     return reply
 
 # %% ../../nbs/325_llm.chat.ipynb #a312b583

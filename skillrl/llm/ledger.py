@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Condition, get_ident, Lock
 from typing import Any
 from ..core.store import to_json, write_json
-from ..core.tables import clip
+from ..core.tables import clip, counted
 from .reply import ChatReply, RunStopped
 
 # %% ../../nbs/315_llm.ledger.ipynb #3aea13fd
@@ -37,7 +37,11 @@ class Ledger:
         return vars(self) | dict(held={})
 
     def __repr__(self):
-        return f'Ledger({self.tokens:,} tokens, {self.usd:.4f} USD)'
+        return f'Ledger({self})'
+
+    def __str__(self):
+        calls = sum(calls for calls, _, _ in self.counts.values())
+        return f'{counted(calls, "call")}, {self.tokens:,} tokens, {self.usd:.4f} USD'
 
 # %% ../../nbs/315_llm.ledger.ipynb #cccdb503
 @patch

@@ -127,11 +127,6 @@ def _reading(p):
     banks = [p.bank(p.suites[name]) for name in p.state['versions']]
     return describe_reading([o for bank in banks for o in bank.items('active', PROBATION)], p.config)
 
-def _warn_of_reading(p):
-    told = _reading(p)
-    if told.startswith('Warning'):
-        warnings.warn(told)
-
 @patch
 def played(self:Pipeline,
     suite:Any,
@@ -186,8 +181,9 @@ def distill(p:Pipeline)->None:
         p.save_bank(suite, bank)
         if p.config.evolution.on_probation and p.config.rl.iterations:
             p.save_bank(suite, put_on_probation(bank))
-        if len(p.state['versions']) == 1: # The others are not paid for yet
-            _warn_of_reading(p)
+        told = _reading(p)
+        if told.startswith('Warning') and len(p.state['versions']) == 1: # The others are not paid for yet
+            warnings.warn(told)
 
 # %% ../../nbs/11_training.pipeline.ipynb #c3373b6a
 def _demonstrated(p):
@@ -379,7 +375,6 @@ _phases = dict(collect=collect, distill=distill, sft=sft,
 def go(self:Pipeline)->Path: # The run's folder
     "Run every phase that is not done"
     todo = _STATES.index(self.state['phase'])
-    _warn_of_reading(self)
     self.tracker.follow()
     try:
         for phase in _PHASES[todo:]:
