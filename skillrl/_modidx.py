@@ -3371,6 +3371,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                          'skillrl/skills/retrieval.py'),
                                           'skillrl.skills.retrieval._RetrievalSettings.most_specific': ( 'skills.retrieval.html#_retrievalsettings.most_specific',
                                                                                                          'skillrl/skills/retrieval.py'),
+                                          'skillrl.skills.retrieval._about': ( 'skills.retrieval.html#_about',
+                                                                               'skillrl/skills/retrieval.py'),
                                           'skillrl.skills.retrieval._as_in_the_file': ( 'skills.retrieval.html#_as_in_the_file',
                                                                                         'skillrl/skills/retrieval.py'),
                                           'skillrl.skills.retrieval._bullet': ( 'skills.retrieval.html#_bullet',

@@ -17,7 +17,7 @@ from ..core.tables import Table
 from ..core.trajectory import as_router, Router, Sections
 from .bank import Mistake, shown_entries, Skill, SkillBank
 from .embedding import Encoder, stem, stop_words, terms, TfIdf, TfidfEncoder, unit_rows
-from .facts import facts_of
+from .facts import carried_fact, facts_of
 
 # %% ../../nbs/05_skills.retrieval.ipynb #a08fff28
 _SHOWN = 'principle', 'full', 'official', 'fact'
@@ -127,6 +127,11 @@ def _sought(task, procedure):
     return {words[0], ''.join(words[:2])} if words else set()
 
 # %% ../../nbs/05_skills.retrieval.ipynb #4892be50
+def _about(item):
+    "The terms of what `item` is about: where it carries a fact its other words give reasons"
+    fact = carried_fact(item)
+    return set(terms(fact.sentence if fact else item.text))
+
 class _LexicalRanker:
     "Ranks the items of a bank by the words they share with a task, and by the thing it seeks"
     def __init__(self,
@@ -144,7 +149,7 @@ class _LexicalRanker:
         passages = [[text | self._own_terms(o, c)] for o, c, text in zip(items, categories, texts)]
         tasks = [list(map(str, o.source_tasks)) for o in items]
         self.index = TfIdf([p + list(map(terms, its)) for p, its in zip(passages, tasks)])
-        self.words = [set(text) for text in texts]
+        self.words = [_about(o) for o in items]
         self.learnt_on = [set().union(*map(self.sought, its)) for its in tasks]
         kept = [f.about for o in items for f in facts_of(o) if f.kind == 'place']
         things = set().union(*self.learnt_on) | {stem(w) for w in router.things or kept}
