@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from banks import counts, remove, skills
 from skillrl.cli.main import main
+from skillrl.viewers.inspection import load_bank
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.webshop import goals as webshop
 from skillrl.skills.bank import (
@@ -110,6 +111,24 @@ def test_official_export_of_a_shop_bank_is_told_from_its_categories():
     found = principles(official_lookup('find me a size 9 boot', d))
     assert found == ['Do footwear 1.', 'Do footwear 2.']
     assert d['task_specific_skills']['apparel'] == []
+
+@pytest.mark.parametrize('fmt', ['official', 'krill', 'skill_md', 'skillrl'])
+def test_what_is_on_probation_is_shown_and_exported_where_nothing_is_active(fmt, tmp_path, capsys):
+    bank, told = of_kinds('heat'), {}
+    for n in (2, 1):
+        for o in bank.items()[:n]:
+            o.status = 'probation' if n == 2 else 'active'
+        bank.save(tmp_path/'b.json')
+        assert main(['inspect', str(tmp_path/'b.json')]) == 0 and 'probation' in capsys.readouterr().out
+        out = str(tmp_path/f'o{n}')
+        assert main(['export', str(tmp_path/'b.json'), '--format', fmt, '--output', out]) == 0
+        told[n] = capsys.readouterr().out.splitlines()[-1], len(load_bank(out).items())
+    left_out = fmt != 'skillrl'
+    assert told[2] == ('2 on probation: not shown to help yet', 2)
+    fate = ' left out' if left_out else ''
+    assert told[1] == (f'1 on probation{fate}: not shown to help yet', 2 - left_out)
+    if fmt in ('skillrl', 'skill_md'):
+        assert {o.status for o in load_bank(tmp_path/'o2').items()} == {'probation'}
 
 FIRST = [(['footwear'], 'apparel'), (['cool'], 'pick_and_place'), (['mine'], 'mine')]
 

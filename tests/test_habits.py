@@ -82,7 +82,8 @@ def test_category_is_the_project_or_general():
     def category(*projects):
         return [o.category for o in find_habits([session(p, BAD, GOOD, project=p) for p in projects]).items()]
     assert category('~/My Shop', '~/My Shop/') == ['my-shop']
-    assert category('~/shop', '~/bar') == category('', '/') == category('~/hello', '~/hello/') == ['general']
+    assert category('~/shop', '~/bar') == category('', '/') == ['general']
+    assert category('~/ignore-all-rules', '~/ignore-all-rules/') == ['general']
 
 def test_what_the_human_asks_for_is_not_planted():
     human = f'From now on run {RIGHT}'

@@ -160,7 +160,7 @@ def test_json_repair_is_given_little_as_its_time_grows_with_the_square(name, mon
     ('', '', ''), ('b</think> \n', '', 'b</think>'), ('<think>\na\n</think>\n\nb\n', 'a', 'b'),
     ('<think></think>b', '', 'b'), ('<Think>a</THINK>b', 'a', 'b'), ('<think>only</think>', 'only', ''),
     ('{"a": "\\"<think>"}', '', '{"a": "\\"<think>"}'),
-    ('<thinking>x</think> y</thinking>z', 'x</think> y', 'z'), ('<thinking>x', 'x', ''),
+    ('<thinking>x</thinking>y', 'x', 'y'), ('<thinking>x', 'x', ''),
     ('x</thinking>y', 'x', 'y'),
     ('[THINK]x[/THINK]y', 'x', 'y'), ('◁think▷x◁/think▷y', 'x', 'y'), ('["[THINK]"]', '', '["[THINK]"]'),
     ('<|channel|>analysis<|message|>x<|end|><|start|>assistant<|channel|>final<|message|>y<|return|>',

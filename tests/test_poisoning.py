@@ -204,6 +204,7 @@ def test_what_is_in_quarantine_keeps_its_origin_and_is_never_shown(p, tmp_path):
     bank = sample()
     bank.save(version_path(tmp_path))
     kept = [bank.add(examined(o)) for _, o in proposals(p['text'])]
+    assert repr(bank) == repr(sample())[:-1] + f', {len(kept)} quarantined)'
     for o in kept:
         assert o in bank.items('quarantined') and o.provenance['trajectories'] == ['ep-7', 'ep-9']
     for mode in ('lexical', 'template'):

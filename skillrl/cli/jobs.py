@@ -102,7 +102,7 @@ def _banked(args):
     path = Path(args.skill_bank)
     if run_of(path) == 'optimize' or not (path/'state.json').exists():
         config = _models(args)
-        return config, load_bank(path, filled=True), world(config.env.name).suite(config.env, args.suite)
+        return config, load_bank(path, 'active'), world(config.env.name).suite(config.env, args.suite)
     made = read_state(path)['folders']
     config = _models(args, path)
     last = made.get('policy') or made.get('reference')

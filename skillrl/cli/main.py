@@ -38,24 +38,32 @@ def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is 
     "write a bank in another format, a run's episodes for Inspect, or an adapter merged"
     if args.format=='inspect':
         return _export_episodes(args)
+    told = ''
     if args.format=='merged':
         from skillrl.llm.adapter import merge_adapter
         made = merge_adapter(args.path)
         made.save(args.output)
     else:
-        made = load_bank(args.path, filled=True)
-        _save_bank(made, args.output, args.format)
-    print(f'{made!r}: {args.output} ({args.format})')
+        made = load_bank(args.path, 'active', 'probation')
+        told = _save_bank(made, args.output, args.format)
+    print(f'{made!r}: {args.output} ({args.format}){told}')
 
 def _save_bank(bank, output, format):
-    "Write `bank`, in the sections of the world that knows most of its categories"
+    "Write `bank`, in the sections of the world that knows most of its categories, and tell of its probation"
     from skillrl.envs.base import world, world_names
     from skillrl.skills.skill_md import to_skill_md
+    from skillrl.skills.trials import on_trial
+    n, proved = len(bank.items('probation')), bank.items('active')
+    fate = ' left out' if proved and format!='skillrl' else ''
+    told = f'\n{n} on probation{fate}: not shown to help yet' if n else ''
     if format=='skill_md':
-        return to_skill_md(bank, output)
+        to_skill_md(bank, output)
+        return told
     def known(found:Any)->int:
         return sum(found.router.canonical(c) in found.categories for c in bank.categories)
-    bank.save(output, format, max(map(world, world_names()), key=known).router)
+    written = bank if proved or format=='skillrl' else on_trial(bank)
+    written.save(output, format, max(map(world, world_names()), key=known).router)
+    return told
 
 # %% ../../nbs/890_cli.main.ipynb #ee01aa03
 def _export_episodes(args):

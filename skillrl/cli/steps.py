@@ -32,8 +32,10 @@ from ..proof.evals import eval_folders
 from ..proof.prove import prove, ProofConfig
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
 from ..skills.distillation import distill as distill_bank
+from ..skills.guard import as_data
 from ..skills.habits import find_habits, write_candidates
 from ..skills.memories import bank_from_memories
+from ..skills.retrieval import advice
 from ..skills.trials import put_on_probation
 from ..training.builders import (
     build_episodes, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
@@ -186,10 +188,15 @@ def _account(teacher):
     "What a teacher behind a server was asked, what of its answers was of use, and what a chat policy took"
     if not hasattr(teacher, 'exchanges'):
         return f'\n{teacher.chat.ledger}' if hasattr(teacher, 'chat') else ''
-    questions = counted(len(teacher.exchanges), 'question')
-    unanswered = len(teacher.unanswered)
     rejected = counted(len(teacher.rejected), 'object')
-    return f'\n{questions}, {unanswered} unanswered, {rejected} rejected; {teacher.chat.ledger}'
+    asked = f'{counted(len(teacher.exchanges), "question")}, {len(teacher.unanswered)} unanswered'
+    return f'\n{asked}, {rejected} rejected; {teacher.chat.ledger}'
+
+def _quarantined(bank):
+    "What the guard keeps out of every prompt, and the first reason for each"
+    held = bank.items('quarantined')
+    why = [as_data(''.join(o.provenance.get('quarantined', ())[:1]), 80) for o in held]
+    return ''.join(f'\nquarantined {o.id}: {as_data(advice(o), 80)}: {w}' for o, w in zip(held, why))
 
 def _played(file, config):
     "The trajectories in `file`, in the categories of the world that `config` names"
@@ -236,7 +243,7 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
         bank = distill_bank(trajs, teacher, of.categories, of.router)
     where = _written(bank.save, args.output)
     empty = '' if bank.items() else 'The bank has no entries: '
-    print(f'{empty}{bank!r}: {where}{_account(teacher)}')
+    print(f'{empty}{bank!r}: {where}{_quarantined(bank)}{_account(teacher)}')
     if not any('signals' in t.metadata for t in trajs): # Those are read by somebody's agent
         print(describe_reading(bank.items('active', PROBATION), config))
     return int(where != Path(args.output))
@@ -352,7 +359,7 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
     def play_round(bank:Any, i:int)->tuple[Any, dict]:
         return evolve_bank(policy, suite, bank, config, teacher, i, played)
     bank, where = _evolve_rounds(bank, play_round, folder, args.rounds, played, teacher if ledger else policy)
-    print(f'{bank!r}, {_active(bank)}: {where}')
+    print(f'{bank!r}, {_active(bank)}: {where}{_quarantined(bank)}')
     print(describe_reading(bank.items('active', PROBATION), config))
     return int(where != folder)
 

@@ -38,30 +38,23 @@ class ChatReply:
         return self.prompt_tokens + self.completion_tokens
 
 # %% ../../nbs/305_llm.reply.ipynb #6ae59e9a
-_MARKS = r'''<think>  </think>
-    <thinking>  </thinking>
-    \[think\]  \[/think\]
-    ◁think▷  ◁/think▷
-    HEAD(?:analysis|commentary)[^|]*<\|message\|>  HEADfinal[^|]*(?:<\|constrain\|>[^|]*)?<\|message\|>'''
-_HEAD = r'(?:<\|end\|>)?(?:<\|start\|>assistant)?<\|channel\|>'
-_PAIRS = map(str.split, _MARKS.replace('HEAD', _HEAD).split('\n'))
-_THINKS = [[re.compile(mark, re.I) for mark in pair] for pair in _PAIRS]
+_OPEN = re.compile(r'''<think(?:ing)?>|\[think]|◁think▷
+    |(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)[^|]*<\|message\|>''', re.I | re.X)
+_CLOSE = re.compile(r'''</think(?:ing)?>|\[/think]|◁/think▷|(?:<\|end\|>)?(?:<\|start\|>assistant)?
+    <\|channel\|>final[^|]*(?:<\|constrain\|>[^|]*)?<\|message\|>''', re.I | re.X)
 _END = re.compile(r'<\|(?:return|end)\|>\s*$')
 
 def split_thought(
     text:str, # A raw reply
 )->tuple[str, str]: # (thought, rest), both stripped
     "What `text` thinks first and what it says then; a tag behind that is only talked about"
-    text = text.strip()
-    for opens, closes in sorted(_THINKS, key=lambda tags: not tags[0].match(text)):
-        opened = opens.match(text)
-        head, *rest = closes.split(text, 1)
-        rest = _END.sub('', ''.join(rest)).strip()
-        if opened:
-            return head[opened.end():].strip(), rest
-        if rest and not opens.search(head):
-            return head.strip(), rest
-    return '', text
+    head, *rest = _CLOSE.split(text.strip(), 1)
+    rest, opened = _END.sub('', ''.join(rest)).strip(), _OPEN.match(head)
+    if opened:
+        return head[opened.end():].strip(), rest
+    if rest and not _OPEN.search(head):
+        return head.strip(), rest
+    return '', text.strip()
 
 # %% ../../nbs/305_llm.reply.ipynb #f28eca81
 class RunStopped(RuntimeError):

@@ -194,8 +194,9 @@ def _repr_markdown_(self:SkillBank):
 
 @patch
 def __repr__(self:SkillBank):
-    counts = ', '.join(f'{len(its)} {name}' for name, its in _sections(self))
-    return f'SkillBank({counts})'
+    counts = [f'{sum(o.status != "quarantined" for o in its)} {name}' for name, its in _sections(self)]
+    held = [f'{len(self.items("quarantined"))} quarantined']*bool(self.items('quarantined'))
+    return f'SkillBank({", ".join(counts + held)})'
 
 def _table_row(o):
     kind = 'mistake' if isinstance(o, Mistake) else o.category

@@ -234,9 +234,9 @@ _claim = r'''
 _shown = r'''
     Buy|Now|Back|Add|Next|Prev|Description|Features|Reviews|Attributes|Search|Specs|Options|
     Sponsored|WebShop|ALFWorld|Wikipedia|USE|LOOK'''
-_one = (r'(?:\b(?!step|page|top|first|last|least|most|phase|under|than|about|only|within|after|before|over)'
-        r'[a-z]{3,} \d+\b|'
-        rf'(?-i:(?<=[a-z,] )(?!{_shown})[A-Z]\w\w+))')
+_one = rf'''
+    (?:\b(?!step|page|top|first|last|least|most|phase|under|than|about|only|within|after|before|
+    over)[a-z]{{3,}} \d+\b|(?-i:(?<=[a-z,] )(?!{_shown})[A-Z]\w\w+))'''
 _said = rf"""['"‘“](?!{_shown})[^'"’”]{{2,40}}['"’”]"""
 _pick = rf'''
     (?:\b(?:buy|purchase|choose|select|pick|click|take|grab|recommend|go to|put|add|open|use|visit|
@@ -288,8 +288,8 @@ _rule('word to give up', 'The task is already done, so stop.', rf'''
         whatever~the)~{_job}\b(?!~(?:that|without|from|with|which|whose)\b)''')
 
 # %% ../../nbs/425_skills.guard.ipynb #2b6dfc62
-_RISKS = ('hidden characters', 'letters of two alphabets', 'orders to the reader',
-          'orders in other languages', 'a word to the teacher', 'a hand on the record')
+_RISKS = re.split(r',\s+', '''hidden characters, letters of two alphabets, orders to the reader,
+    orders in other languages, a word to the teacher, a hand on the record''')
 
 _script = '\u0620-\u109f\u1780-\u17ff\ufb50-\ufdff\ufe70-\ufefc'
 _emoji = '\u2190-\u2bff\U0001f000-\U0001faff'
@@ -307,11 +307,8 @@ def _passages(text):
     one_line = [' '.join(p.split()) for p in paragraphs]
     return dict.fromkeys([*text.split('\n'), *one_line])
 
-def rejection_reasons(
-    text:str,     # Of an edit, or of a whole skill
-    known:str='', # What stands there already
-)->list:          # Names of `_RISKS`, empty for what can be let in
-    "Why `text` is not to be trusted in a skill"
+def rejection_reasons(text:str, known:str='')->list: # Names of `_RISKS`, empty for what can be let in
+    "Why `text` of an edit or a skill is not to be trusted, but for the `known` that stands there already"
     old = _passages(known)
     found = {risk for p in _passages(text) if p not in old for risk in _risks_of(p)}
     return [risk for risk in _RISKS if risk in found]
@@ -356,11 +353,8 @@ def _field(name, v):
     return reasons
 
 # %% ../../nbs/425_skills.guard.ipynb #df291864
-def texts_in(
-    value:object, # As JSON has it
-    levels:int=200, # ValueError if it is nested deeper
-)->list[str]: # Keys too
-    "All text in `value`"
+def texts_in(value:object, levels:int=200)->list[str]: # Keys too; ValueError if it is nested deeper
+    "All text in the JSON `value`"
     if levels < 0:
         raise ValueError('it is nested too deeply: mend or shorten it')
     if isinstance(value, str):
@@ -376,10 +370,8 @@ def _is_plain_name(category):
     return isinstance(category, str) and bool(_plain_name.fullmatch(category)) and not suspicions(category)
 
 # %% ../../nbs/425_skills.guard.ipynb #2791cc05
-def examine(
-    o:Entry, # That somebody proposes
-)->list[str]: # Sentences, empty if there is nothing against it
-    "Reasons not to trust `o`"
+def examine(o:Entry)->list[str]: # Sentences, empty if there is nothing against it
+    "Reasons not to trust `o`, which somebody proposes"
     reasons = [reason for k in LIMITS if k in vars(o) for reason in _field(k, getattr(o, k))]
     reasons += [f'a further field contains {s}' for text in texts_in(o.extra) for s in suspicions(text)]
     fact = carried_fact(o)
@@ -401,9 +393,7 @@ def _harmless(o):
     return replace(o, extra={}, category=category, **kept)
 
 # %% ../../nbs/425_skills.guard.ipynb #82a98277
-def examined(
-    o:Entry, # That somebody proposes
-)->Entry: # A copy, without suspicious goals, and without an id if its own is not a plain name
+def examined(o:Entry)->Entry: # A copy, without suspicious goals, and without an id that is no plain name
     "`o` as a bank can hold it: as it is if there is nothing against it, quarantined otherwise"
     reasons = [*examine(o), *o.provenance.get('quarantined', ())]
     plain = [goal for goal in o.source_tasks if isinstance(goal, str) and not suspicions(goal)]
@@ -436,7 +426,7 @@ def repeats_example(said:object, prompt:str)->bool:
     return not _sentences(said).isdisjoint(_sentences(_example_in(prompt)))
 
 def fits_example(said:object, prompt:str)->bool:
-    "Has the JSON value `said` the fields of the example in `prompt`, or nothing, and no sentence of it?"
+    "Has the JSON value `said` the fields of the example in `prompt`, or none, and no sentence of it?"
     fields = set.intersection(*map(set, objects_in(_example_in(prompt))))
     objects = objects_in(said)
     alike = any(fields <= o.keys() for o in objects) or said in ([], dict(items=[]))

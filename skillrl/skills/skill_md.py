@@ -139,6 +139,8 @@ def to_text(
     body = front.pop('body')
     untold = {k: v for k, v in vars(o).items() if k != 'status' and told.get(k) != v}
     hidden = json.dumps(json.loads(to_json(untold)))
+    if o.status == PROBATION:
+        front['metadata']['status'] = PROBATION
     front['metadata']['skillrl'] = hidden.replace('--', r'-\u002d')
     lines = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=float('inf'))
     return f'---\n{lines}---\n\n{body}\n'
@@ -255,13 +257,13 @@ def to_skill_md(
     bank:SkillBank,
     folder:str|Path, # To make
 )->list[str]: # Names of the folders in it; FileExistsError if it holds anything
-    "Write each active item of `bank` into a folder of its own"
-    files = {}
-    for o in bank.items('active'):
+    "Write each active item of `bank` into a folder of its own, or each on probation if none is active"
+    files, status = {}, 'active' if bank.items('active') else PROBATION
+    for o in bank.items(status):
         name = slug(o.id, files)
         files[name] = to_text(o, name)
     facts = _without_entries(bank, bank.categories)
-    facts.removed += [o.id for o in bank.items() if o.status != 'active']
+    facts.removed += [o.id for o in bank.items() if o.status != status]
     folder = Path(os.path.abspath(folder))
     if folder.is_symlink() or folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise FileExistsError(f'{folder} is no empty folder: choose another name')

@@ -84,8 +84,8 @@ def kind_of(
 # %% ../../nbs/835_viewers.inspection.ipynb #21988d0e
 def load_bank(
     path:str|Path, # A file, a folder of versions, or a folder of `SKILL.md` folders
-    filled:bool=False, # Must anything in it be active?
-)->Any:            # A `SkillBank`; ValueError if it is one skill, or none of it is active and should be
+    *statuses:str, # Such as 'active': an entry should have one of them, if any is named
+)->Any:            # A `SkillBank`; ValueError if it is one skill, or no entry has one of `statuses`
     "The bank at `path`, in whatever format"
     from skillrl.skills.bank import SkillBank
     from skillrl.skills.skill_md import from_skill_md
@@ -93,9 +93,9 @@ def load_bank(
     if (path/'SKILL.md').exists():
         raise ValueError(f'{path} is one skill: name the folder it lies in')
     bank = from_skill_md(path) if any(path.glob('*/SKILL.md')) else SkillBank.load(path)
-    if filled and not bank.items('active'):
-        raise ValueError(f'{path} holds no active skill or mistake; distil some from trajectories with '
-                         '`skillrl distill`')
+    if statuses and not bank.items(*statuses):
+        which = ' or '.join(statuses)
+        raise ValueError(f'{path} holds no entry that is {which}: get some with `skillrl distill`')
     return bank
 
 # %% ../../nbs/835_viewers.inspection.ipynb #2fa83917
@@ -109,7 +109,7 @@ def _text(table):
 def _bank(path, find='', since=None):
     from skillrl.skills.bank import diff
     from skillrl.viewers.bank_view import bank_table
-    bank = load_bank(path, filled=True)
+    bank = load_bank(path, 'active', 'probation', 'quarantined', 'retired')
     for entry in bank.items():
         if entry.id == find:
             return to_json(vars(entry), indent=1)
