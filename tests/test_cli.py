@@ -70,8 +70,10 @@ def test_collect_without_games_leaves_the_trajectories_as_they_were(here, capsys
 
 # --- what calls take ---
 def test_a_bar_shows_calls_tokens_and_money_while_a_teacher_is_asked(here, monkeypatch, capsys):
-    screen = io.StringIO()
-    screen.isatty = lambda: True
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+    screen = Terminal()
     save_trajectories([Trajectory('t', 'find mug', 'pick', [Step('A desk.', 'look')], True)], 't.json')
     words = ['distill', '--trajectories', 't.json', '--output', 'b.json', '--teacher', 'wise']
     with FaultServer(rest=said(json.dumps([skill(category='general')]), usage=(1200, 34))) as s:

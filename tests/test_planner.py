@@ -310,7 +310,7 @@ def test_time_is_shared_by_all_devices(monkeypatch):
 
 KEPT = Path(__file__).with_name('plans.json') # What `python tests/test_planner.py` writes
 ASKED = {
-    'model.teacher_model_id': 'gpt-4o', 'evolution.validation_interval': 3, 'retrieval.top_k': 5,
+    'model.teacher_model_id': 'wise', 'evolution.validation_interval': 3, 'retrieval.top_k': 5,
     'rl.iterations': 20, 'env.test_suites': 4}
 PLANNED = {
     'default': {}, 'asked': ASKED, 'one pass': {'sft.steps': 0, 'sft.epochs': 1, 'env.name': 'webshop'},
@@ -320,7 +320,7 @@ PLANNED = {
     'smollm2': {'model.checkpoint': 'smollm2', 'model.adapter': 'lora', 'rl.minibatch': 4},
     'qwen': {'model.checkpoint': 'Qwen/Qwen2.5-7B-Instruct', 'model.adapter': 'qlora',
              'retrieval.mode': 'official', 'retrieval.top_k_general': 20},
-    'collected': {'model.teacher_model_id': 'gpt-4o', 'env.episodes': 41},
+    'collected': {'model.teacher_model_id': 'wise', 'env.episodes': 41},
     'narrow': {'model.max_prompt_tokens': 40, 'model.max_new_tokens': 3},
     'server': {'model.policy_model_id': 'gpt-4o', 'model.max_prompt_tokens': 512}}
 HELD = [Held(), Held(rank=8), Held(computes='bfloat16', gpu=True),

@@ -224,18 +224,17 @@ class Progress:
         self.bars = {}
 
     def __call__(self, phase:str, done:int, total:int|None=None)->None:
-        if phase not in self.bars:
-            self._begin(phase, total)
-        bar = self.bars[phase]
+        bar = self.bars[phase] if phase in self.bars else self._begun(phase, total)
         bar.update(done - bar.n)
 
-    def _begin(self, phase, total):
+    def _begun(self, phase, total):
         from tqdm import tqdm
         if self.head and not self.bars:
             print(self.head, file=self.out, flush=True)
         terminal = getattr(self.out, '_wrapped', self.out) # A bar moves the cursor
         wait = 0 if self.out.isatty() else 10 # Seconds to the first picture and between two
-        self.bars[phase] = tqdm(total=total, desc=f'{phase:9}', file=terminal, delay=wait, mininterval=wait)
+        bar = tqdm(total=total, desc=f'{phase:9}', file=terminal, delay=wait, mininterval=wait)
+        return self.bars.setdefault(phase, bar)
 
     def asked(self, chat:Chat)->None:
         "Show the calls of `chat`, and what they took"

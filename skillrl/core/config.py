@@ -133,7 +133,7 @@ class ModelConfig:
     teacher_model_id:str = opt('') # A language model that writes skills; empty for the offline teacher
     timeout:int = opt(600, lo=1) # Seconds that a model may take for one whole answer
     budget_usd:float = opt(0.0, lo=0) # Most a run may spend on calls; 0 for no limit
-    prices:str = opt('', authority='') # JSON file: model → USD per million tokens read and written
+    prices:str = opt('', authority='') # File: model → USD per 1M read and written; empty for genai-prices
     embedding_api_base:str = opt('', bare='@?#', authority='') # Address of the embedding service
     engine_api_base:str = opt('', bare='@?#', authority='') # Tinker server with the weights; empty for none
     engine_losses:str = opt('mean', choices=('mean', 'sum')) # How that server takes tokens and rows together

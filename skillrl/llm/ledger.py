@@ -9,8 +9,10 @@ __all__ = ['Ledger', 'tokens_at_most', 'BudgetExceeded', 'request_key', 'ReplyCa
 # %% ../../nbs/315_llm.ledger.ipynb #523f33a3
 import hashlib, json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from fastcore.basics import patch
+from functools import cache
 from pathlib import Path
 from threading import Condition, get_ident, Lock
 from typing import Any
@@ -41,7 +43,8 @@ class Ledger:
 
     def __str__(self):
         calls = sum(calls for calls, _, _ in self.counts.values())
-        return f'{counted(calls, "call")}, {self.tokens:,} tokens, {self.usd:.4f} USD'
+        cost = 'cost unknown' if self.usd is None else f'{self.usd:.4f} USD'
+        return f'{counted(calls, "call")}, {self.tokens:,} tokens, {cost}'
 
 # %% ../../nbs/315_llm.ledger.ipynb #cccdb503
 @patch
@@ -67,16 +70,26 @@ def release(self:Ledger, hold:object)->None:
         self._lock.notify_all()
 
 # %% ../../nbs/315_llm.ledger.ipynb #183fae4f
+@cache
+def _list_price(model):
+    from genai_prices import calc_price, Usage
+    with suppress(LookupError):
+        found = calc_price(Usage(input_tokens=1000, output_tokens=1000), model)
+        return float(found.input_price)*1000, float(found.output_price)*1000
+
 @patch
-def cost(self:Ledger, model:str, prompt_tokens:int, completion_tokens:int)->float:
-    "USD for so many tokens of `model`; 0 where the price is not known"
-    read, write = self.prices.get(model, (0, 0))
-    return (read * prompt_tokens + write * completion_tokens) / 1e6
+def cost(self:Ledger, model:str, prompt_tokens:int, completion_tokens:int)->float|None:
+    "USD for so many tokens of `model`; None where nobody knows the price"
+    if not (prompt_tokens or completion_tokens):
+        return 0.
+    price = self.prices.get(model) or _list_price(model)
+    return price and (price[0] * prompt_tokens + price[1] * completion_tokens) / 1e6
 
 @patch(as_prop=True)
-def usd(self:Ledger)->float:
-    "Dollars spent on models whose price is known"
-    return sum(self.cost(m, read, written) for m, (_, read, written) in self.counts.items())
+def usd(self:Ledger)->float|None:
+    "Dollars spent; None where the price of a model is not known"
+    costs = [self.cost(m, read, written) for m, (_, read, written) in self.counts.items()]
+    return None if None in costs else sum(costs)
 
 @patch(as_prop=True)
 def tokens(self:Ledger)->int:
@@ -99,9 +112,10 @@ def check(self:Ledger,
     completion_tokens:int=None, # What it may write; None when nothing limits it
 )->dict: # What to hold back, in `tokens` and `usd`; `ValueError` if a budget in USD has no price for `model`
     "What `hold` is to keep back, or `BudgetExceeded`; ValueError if a budget in USD has no price for `model`"
-    if self.budget_usd is not None and model not in self.prices:
-        raise ValueError(f'{model!r} has no price, so a budget in USD cannot be kept: set ledger.prices'
-                         f'[{model!r}] = (USD per 1M prompt tokens, USD per 1M completion tokens)')
+    for name, (_, read, written) in (self.counts | {model: (1, 1, 1)}).items():
+        if self.budget_usd is not None and self.cost(name, read, written) is None:
+            raise ValueError(f'{name!r} has no price, so a budget in USD cannot be kept: set ledger.prices'
+                             f'[{name!r}] = (USD per 1M prompt tokens, USD per 1M completion tokens)')
     write = self.longest.get(model, 0) if completion_tokens is None else completion_tokens
     need = dict(tokens=prompt_tokens + write, usd=self.cost(model, prompt_tokens, write))
     for unit, budget in dict(tokens=self.budget_tokens, usd=self.budget_usd).items():

@@ -274,7 +274,7 @@ def _asked(chat, prompt, files, skill, name):
     except Outage as e:
         return AgentRun(error=str(e))
     usd = chat.ledger.cost(chat.model, reply.prompt_tokens, reply.completion_tokens)
-    return AgentRun(reply.text, '', reply.tokens, usd)
+    return AgentRun(reply.text, '', reply.tokens, usd or 0.)
 
 # %% ../../nbs/638_proof.agents.ipynb #985c9d7b
 def run_agent(

@@ -70,7 +70,7 @@ class SkillOptConfig:
     rollout_timeout:float = opt(0., lo=0)     # Seconds for one rollout, 0 for any
     max_target_calls:int = opt(0, lo=0)
     max_tokens:int = opt(0, lo=0, hi=10**12)  # Of both models
-    max_usd:float = opt(0., lo=0)             # By `prices`
+    max_usd:float = opt(0., lo=0)             # By `prices`, or the list of genai-prices
     prices:dict = field(default_factory=dict) # Model → USD per 1M tokens (read, written)
 
     def __post_init__(self):
@@ -137,7 +137,7 @@ class RunLimits:
         if config.max_target_calls:
             self.of_rollouts['guard'] = self.guard
         for model in map(model_of, filter(None, clients.values())):
-            if config.max_usd and model not in config.prices:
+            if config.max_usd and self.ledger.cost(model, 1, 1) is None:
                 raise ValueError(f'{model!r} has no price, so max_usd cannot be kept: '
                                  f'set prices={{"{model}": [READ, WRITTEN]}}, in USD per million tokens')
 
@@ -163,10 +163,11 @@ def counts(self:RunLimits,
     return counts
 
 @patch
-def usd(self:RunLimits, usage:dict)->float: # Role → stage → usage
-    "What `usage` cost, as far as prices are known"
-    counts = self.counts(usage).items()
-    return round(sum(self.ledger.cost(model, read, wrote) for model, (_, read, wrote) in counts), 6)
+def usd(self:RunLimits, usage:dict)->float|None: # Role → stage → usage
+    "What `usage` cost; None where the price of a model is not known"
+    spent = Ledger(self.config.prices)
+    spent.counts = self.counts(usage)
+    return spent.usd and round(spent.usd, 6)
 
 # %% ../../nbs/724_skillopt.settings.ipynb #ea3ab4b3
 @patch

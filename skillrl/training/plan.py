@@ -150,9 +150,8 @@ def teacher_line(plan:RunPlan)->str: # One sentence without full stop
         return f'Teacher: the offline teacher, which is asked for {asked} and costs nothing'
     name, ledger = m.teacher_model_id, build_ledger(m)
     read, written = 8_000*calls, TEACHER_TOKENS*calls
-    usd = 'a cost that is not known without model.prices'
-    if name in ledger.prices:
-        usd = f'{ledger.cost(name, read, written):,.2f} USD'
+    cost = ledger.cost(name, read, written)
+    usd = 'a cost that is not known without model.prices' if cost is None else f'{cost:,.2f} USD'
     return (f'Teacher: up to {calls:,} calls of {name} for {asked}, '
             f'{read:,} tokens read and {written:,} written, '
             f'{usd} at most')

@@ -171,12 +171,12 @@ def _describe_end(view):
 
 def _describe_cost(view):
     "What the calls cost, in words"
-    usd = number(view.summary.get('usd')) if view.ended else None
-    if not view.config.get('prices'):
-        return 'What these calls cost is unknown: the settings give no prices.'
-    if usd is None:
+    usd = number(view.summary.get('usd'))
+    if not view.ended:
         return 'The cost is reckoned when the run ends.'
-    return f'By the prices in the settings these calls cost {usd:.4f} USD.'
+    if usd is None:
+        return 'What these calls cost is unknown: the setting prices may say what both models cost.'
+    return f'These calls cost {usd:.4f} USD.'
 
 # %% ../../nbs/826_viewers.report.ipynb #451f228b
 def outcome_text(folder:Path|str)->str:
