@@ -120,6 +120,11 @@ def _as_in_the_file(items, categories, official, task, category):
 # %% ../../nbs/05_skills.retrieval.ipynb #3a0edf24
 _COUNTING = frozenset({'two', 'both', 'second'}) # Words for how many, not for what
 
+def _about(item):
+    "The terms of what `item` is about: where it carries a fact its other words give reasons"
+    fact = carried_fact(item)
+    return set(terms(fact.sentence if fact else item.text))
+
 def _sought(task, procedure):
     "The thing that `task` needs first"
     words = [stem(w) for w in re.findall('[a-z]+', task.lower()) if w not in stop_words]
@@ -127,11 +132,6 @@ def _sought(task, procedure):
     return {words[0], ''.join(words[:2])} if words else set()
 
 # %% ../../nbs/05_skills.retrieval.ipynb #4892be50
-def _about(item):
-    "The terms of what `item` is about: where it carries a fact its other words give reasons"
-    fact = carried_fact(item)
-    return set(terms(fact.sentence if fact else item.text))
-
 class _LexicalRanker:
     "Ranks the items of a bank by the words they share with a task, and by the thing it seeks"
     def __init__(self,

@@ -71,6 +71,7 @@ def _behind_rivals(entries):
             waiting.add(o.id)
     return waiting
 
+# %% ../../nbs/482_skills.trials.ipynb #56f79051
 def draw_trials(
     entries:Iterable[Entry], # What the task retrieves of the bank from `on_trial`, as it is in the bank
     size:int,          # Number of tries in the group
