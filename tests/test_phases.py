@@ -186,6 +186,15 @@ def test_tries_that_look_around_are_sent_each_elsewhere_and_where_nobody_was():
     lines = [line for _ in range(3) for line in explore(groups[3][0])]
     assert len(set(lines)) == 9
 
+def test_what_a_bank_says_in_other_words_is_no_experiment(monkeypatch):
+    config = CONFIG.merged({'evolution.gate': 'probation'})
+    said = dict(kind='before', about='heat', value='open microwave 1')
+    skill = Skill('a', 'Open it', 'See to it that microwave 1 is open.', category='heat', fact=said)
+    suite = suites_of(config)[0][0]
+    monkeypatch.setattr(type(world('alfworld')), 'experimenter', lambda self, played, said: said)
+    assert phases._experimenter(suite, SkillBank([], dict(heat=[skill])), config, []) == {
+        'See to it that microwave 1 is open.', 'Before heat: open microwave 1.'}
+
 class Recorded:
     "A suite that notes which games it was asked for"
     def __init__(self, suite):

@@ -138,3 +138,6 @@ def test_a_model_that_teaches_is_asked_what_has_to_come_before():
         teacher.propose(SkillBank(), [lost], [lost], [category], 4)
     assert ['Nobody was offered' in text for text in asked] == [True, False]
     assert house.ways[verb] in asked[0].partition('Not tried before it')[2].partition('Episode 1')[0]
+    won = played(name, suite, house.game('val', 0, category), [*truths(suite)[1], house.way(verb)])
+    LLMTeacher(ScriptedChat(reply), reader=reader).propose(SkillBank(), [lost], [lost, won], [category], 4)
+    assert f'"{verb}" was offered after "{house.ways[verb]}".' in asked[-1]

@@ -225,21 +225,24 @@ def _read_proposal(d:Mapping, q:Question)->Proposal:
 # %% ../../nbs/475_skills.teachers.ipynb #6859d342
 _GUESSES = 12 # Steps that a teacher is told nobody has tried
 
-def _shut_lines(reader, lost):
-    "Lines on commands that the episodes `lost` were not offered, and what they did not try before"
-    ways = Ways(lost, reader)
-    for key, tried in ways.tried.items():
-        left = [as_data(step, _TEXT_CHARS) for step in ways.might[key] if step not in tried][:_GUESSES]
-        if left and key not in ways.known:
-            shut = f'Nobody was offered {as_data(key[1], 80)} with all else done.'
-            yield f'{shut} Not tried before it: {", ".join(left)}'
+def _shut_lines(reader, lost, evidence):
+    "Lines on commands that the episodes `lost` were not offered, and what all of them tried before or not"
+    ways = Ways(evidence, reader)
+    for key in Ways(lost, reader).tried:
+        command = as_data(key[1], 80)
+        left = [step for step in ways.might.get(key, ()) if step not in ways.tried[key]]
+        if key in ways.known:
+            yield f'{command} was offered after {as_data(ways.known[key][0], _TEXT_CHARS)}.'
+        elif left:
+            quoted = ', '.join(as_data(step, _TEXT_CHARS) for step in left[:_GUESSES])
+            yield f'Nobody was offered {command} with all else done. Not tried before it: {quoted}'
 
 def _proposal_questions(teacher, bank, categories, failures, evidence, limit):
     "What to ask about the weak `categories`: failures, and some wins beside them"
     weak = [t for t in failures if category_of(t, teacher.router) in categories]
     won = [t for t in select(evidence, success=True) if category_of(t, teacher.router) in categories]
     lost, wins = teacher.cases(weak), teacher.cases(reversed(won)) # The latest first
-    notes = [*_bank_lines(bank), *_shut_lines(teacher.reader, weak), *_sightings(teacher.reader, evidence)]
+    notes = [*_bank_lines(bank), *_shut_lines(teacher.reader, weak, evidence), *_sightings(teacher.reader, evidence)]
     parts = enumerate(_even_parts(lost, LOST_PER_QUESTION))
     beside = PER_QUESTION - LOST_PER_QUESTION
     about = bank.items('active', PROBATION)

@@ -24,6 +24,7 @@ from ..envs.base import seeded, world
 from ..skills.bank import Skill, SkillBank
 from ..skills.evidence import replay
 from ..skills.evolution import Experience, evolve
+from ..skills.facts import facts_of
 from ..skills.retrieval import advice, render
 from ..skills.trials import TrialRetriever, choose_games, draw_trials, games_on_trial, on_trial
 from ..core.trajectory import Trajectory, select
@@ -101,7 +102,9 @@ def _experimenter(suite, bank, config, played):
     "What says what to try in `suite`, after what was `played` there; None where nobody should"
     if bank is None or suite.live or not config.evolution.on_probation:
         return None
-    return world(config.env.name).experimenter(played, {advice(o) for o in bank.items()})
+    items = bank.items()
+    said = {*map(advice, items), *(fact.sentence for o in items for fact in facts_of(o))}
+    return world(config.env.name).experimenter(played, said)
 
 def _tell_experiments(group, experiment):
     "Let each episode of `group` try what is missing, one thing each where they are several; any?"
