@@ -192,6 +192,7 @@ def test_a_chat_policy_sees_all_of_its_past_the_steps_left_and_what_was_where(se
     past = [f'Did: {s.action}\nSaw: {after.observation}' for s, after in zip(t.steps, t.steps[1:-1])]
     assert '\n'.join(past) in last and last.count('Did: ') == 11 # `agent.history_length` is 3
     assert 'Steps left: at most 12 of 12\n' in first and 'Steps left: at most 1 of 12\n' in last
+    assert 'Where a command that the task needs is not offered, another step has to come first' in first
     assert 'Seen: ' not in first
     seen, = re.findall('^Seen: (.*)', last, re.M)
     for place, things in re.findall(r'On the (\w+ \d+), you see (.*)\.', last):

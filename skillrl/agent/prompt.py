@@ -77,6 +77,8 @@ def _seen_lines(c):
         yield ('Seen: ' if len(kept) == len(parts) else 'Seen: …; ') + one_line('; '.join(kept))
 
 # %% ../../nbs/603_agent.prompt.ipynb #95dd72f2
+_MISSING = 'Where a command that the task needs is not offered, another step has to come first: try what it may be.'
+
 def _left_lines(c):
     return [f'Steps left: at most {c.limit - len(c.history)} of {c.limit}'] if c.limit else []
 
@@ -95,6 +97,7 @@ def _chat_lines(c):
     yield from _turns(c.history[older:], c.observation, one_line, _set_in)
     yield from _seen_lines(c)
     yield from _left_lines(c)
+    yield _MISSING
     commands = '\n'.join(f'- {one_line(a)}' for a in c.admissible)
     yield f'Admissible actions:\n{commands}' if commands else 'Admissible actions: the world lists none'
 
