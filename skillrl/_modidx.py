@@ -3545,6 +3545,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                        'skillrl.skills.trials._said': ('skills.trials.html#_said', 'skillrl/skills/trials.py'),
                                        'skillrl.skills.trials._supporting_trials': ( 'skills.trials.html#_supporting_trials',
                                                                                      'skillrl/skills/trials.py'),
+                                       'skillrl.skills.trials._try_again': ('skills.trials.html#_try_again', 'skillrl/skills/trials.py'),
                                        'skillrl.skills.trials._verdict': ('skills.trials.html#_verdict', 'skillrl/skills/trials.py'),
                                        'skillrl.skills.trials._widely_tried': ( 'skills.trials.html#_widely_tried',
                                                                                 'skillrl/skills/trials.py'),

@@ -177,7 +177,7 @@ def test_fates_are_refused_kept_or_retired_with_their_reason():
     record = dict(rule='none', proposals=[row, row | dict(kept=True, id='x_1'), gone], verdicts=[better])
     assert fates(record, entry(wins_with=3, tries_with=4, tries_without=4)) == [
         "add 'Look. Now.': refused: pick_001 says so already", "add x_1 'Look. Now.': kept",
-        "retire cool_001 'Wait.': retired",
+        "retire cool_001 'Wait.': now active",
         "probation → active cool_001 'Wait.': won 3 of 4 with it, 0 of 4 without it"]
 
 # --- three worlds ---

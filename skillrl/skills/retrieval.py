@@ -149,11 +149,11 @@ class _LexicalRanker:
         passages = [[text | self._own_terms(o, c)] for o, c, text in zip(items, categories, texts)]
         tasks = [list(map(str, o.source_tasks)) for o in items]
         self.index = TfIdf([p + list(map(terms, its)) for p, its in zip(passages, tasks)])
-        self.words = [_about(o) for o in items]
+        self.words = [set(text) for text in texts]
         self.learnt_on = [set().union(*map(self.sought, its)) for its in tasks]
         kept = [f.about for o in items for f in facts_of(o) if f.kind == 'place']
         things = set().union(*self.learnt_on) | {stem(w) for w in router.things or kept}
-        self.things = [words & things for words in self.words]
+        self.things = [_about(o) & things for o in items]
 
     def sought(self, task:str)->set[str]:
         "The thing that `task` needs first, empty in a world whose tasks seek none"

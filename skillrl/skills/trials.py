@@ -103,7 +103,8 @@ def with_counts(
     for t in trajs:
         shown = {i for step in t.steps for i in step.skills}
         count_episode(filter(None, map(bank.get, shown)), bool(t.success))
-        for o in filter(None, map(bank.get, t.metadata.get('tried', ()))):
+        tried = () if t.metadata.get('told') else t.metadata.get('tried', ()) # What it was told may have won it
+        for o in filter(None, map(bank.get, tried)):
             arm = 'without' if o.id in t.metadata['hidden'] else 'with'
             for key, n in ((f'tries_{arm}', 1), (f'wins_{arm}', int(bool(t.success)))):
                 o.stats[key] = o.stats.get(key, 0) + n
@@ -247,7 +248,8 @@ def _verdict(o, known, router=None):
 # %% ../../nbs/482_skills.trials.ipynb #9c69731b
 def _give_credit(o, known, given):
     "Let `o`, which was never tried, be shown if its form vouches for it, the first of its rivals in `given`"
-    if known.vouched and given.setdefault(subject_of(o), o.id) == o.id:
+    doubted = 'doubted' in o.provenance
+    if known.vouched and not doubted and given.setdefault(subject_of(o), o.id) == o.id:
         o.provenance = o.provenance | dict(credit=f'others of its form win {known.effect.mean:.2f} more')
 
 def _decide(o, known, router):
@@ -474,6 +476,14 @@ def _put_on_probation(bank, new, item):
     item.status = PROBATION
     return item
 
+def _try_again(bank, olds, why):
+    "Put on probation, instead of retiring it, what of `olds` is active and was never tried"
+    for o in olds:
+        if o.status == 'active' and _measured_effect(o) is None:
+            doubted = bank.get(o.id)
+            doubted.status = PROBATION
+            doubted.provenance = o.provenance | dict(doubted=why)
+
 # %% ../../nbs/482_skills.trials.ipynb #fcfed2e7
 def consider(
     proposal:Proposal,
@@ -489,4 +499,6 @@ def consider(
         return bank, row | dict(reason=reason)
     if now.config.gate == 'probation' and proposal.kind in ('add', 'refine'):
         item = _put_on_probation(bank, new, item)
+    elif now.config.gate == 'probation':
+        _try_again(new, _replaced(proposal, bank), proposal.hypothesis)
     return new, row | dict(id=item.id if item else proposal.ids[0], kept=True)

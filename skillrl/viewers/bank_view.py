@@ -78,7 +78,7 @@ def fates(
         if p['kept']:
             fate = 'on probation' if r['rule'] == 'probation' else 'kept'
         if p['kept'] and p['kind'] == 'retire':
-            fate = 'retired'
+            fate = ' and '.join(f'now {bank.get(id).status}' for id in ids)
         for o in filter(None, map(bank.get, ids)):
             fate += f", shown already: {o.provenance['credit']}" if 'credit' in o.provenance else ''
         lines.append([p['kind'], *ids, _quoted(p), fate])

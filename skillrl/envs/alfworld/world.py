@@ -307,7 +307,7 @@ class Alfworld(GeneratedWorld):
               'its number, such as drawer 4',
         before='`about` is the command that was not offered: clean, heat, cool '
                'or use; `value` is the whole command to give before it, such '
-               'as examine sinkbasin 1',
+               'as examine sinkbasin 1; none where no try without it failed',
         steps='`about` is the aim, such as heat; `value` the verbs in order, '
               'such as take, heat, move',
         habit='`about` is the occasion; `value` is open what is closed, which '
