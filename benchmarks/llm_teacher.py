@@ -4,12 +4,12 @@
     python benchmarks/llm_teacher.py --replay FILE [--save FILE]
 
 In each household the embedded policy plays 16 episodes without skills, and two teachers write a bank from
-them: the counting one and the model, each for the embedded policy. In the first household both then propose in
-six rounds of evolution. In the second the model plays 18 games, both teachers write from these, and the model
-plays test games with a bank of its own. Every other bank is judged with the embedded policy, on test games and
-on goals that are new. Answers are kept below DIR, and the command goes on from what is there. FILE holds them
-too, so that `--replay` needs no model. Prints what was measured beside what is aimed at, and exits 1 where it
-is missed.
+them: the counting one and the model, each for the embedded policy. In the first household both then propose
+in six rounds of evolution. In the second the model plays 18 games, both teachers write from these, and the
+model plays test games with a bank of its own. Every other bank is judged with the embedded policy, on test
+games and on goals that are new. Answers are kept below DIR, and the command goes on from what is there. FILE
+holds them too, so that `--replay` needs no model. Prints what was measured beside what is aimed at, and exits
+1 where it is missed.
 """
 import argparse, sys
 from pathlib import Path
@@ -108,8 +108,8 @@ def evolved(run, suite):
 
 def played_by_model(run, suite):
     "Both teachers on episodes of the model, and the model with the bank that it wrote"
-    player = build_policy(run.chat, folder=run.folder/'policy')
-    played = collect_games(player, suite, run.chat)
+    acting = build_policy(run.chat, folder=run.folder/'policy')
+    played = collect_games(acting, suite, run.chat)
     out = dict(household=suite.name, won=success_rate(played).mean, steps=sum(map(len, played)),
                none=run.won(suite, None))
     for name, teacher in run.teachers(run.config).items():
@@ -117,7 +117,7 @@ def played_by_model(run, suite):
         out[name] = run.judged(suite, bank)
     for_itself = run.teachers(run.chat)['model'] # Told that a chat model reads
     theirs = distill(played, for_itself, WORLD.categories, WORLD.router)
-    out['player'] = dict(bank=theirs.to_dict(), won=run.won(suite, theirs, run.chat, player, PLAYED))
+    out['chat'] = dict(bank=theirs.to_dict(), won=run.won(suite, theirs, run.chat, acting, PLAYED))
     return out
 
 def success(*won):
@@ -127,7 +127,8 @@ def success(*won):
 
 def rows(found):
     "Name, rate and what is aimed at, for each thing that was measured"
-    taught_, played, evolved_ = found['taught'], found['played'], found['evolved']
+    taught_ = found['taught']
+    played, evolved_ = found['played'], found['evolved']
     both = {name: success(*(t[name]['won'] for t in taught_)) for name in ('counting', 'model')}
     yield '16 episodes, no bank', success(*(t['none'] for t in taught_)), 0
     yield '16 episodes, counting teacher', both['counting'], 0
@@ -137,7 +138,7 @@ def rows(found):
     yield '18 episodes of the model, no bank', success(played['none']), 0
     yield '18 episodes of the model, counting teacher', success(played['counting']['won']), 0
     yield '18 episodes of the model, model as teacher', success(played['model']['won']), .6
-    yield 'the same, the model plays', success(played['player']['won']), .85
+    yield 'the same, the model plays', success(played['chat']['won']), .85
 
 def report(found):
     "Print what was measured; 0 if it is what is aimed at"
@@ -176,11 +177,11 @@ def main(model, url, folder, save, replay):
     known = {}
     if replay:
         known = read_json(replay)
-        model = known['model']
+        model, url = known['model'], known['url']
         unpack(known['replies'], folder)
     run = Run(model, url, folder)
     suites = [HouseholdSuite(Household(name)) for name in HOUSEHOLDS]
-    found = dict(model=model, taught=[taught(run, suite) for suite in suites],
+    found = dict(model=model, url=url, taught=[taught(run, suite) for suite in suites],
                  evolved=evolved(run, suites[0]), played=played_by_model(run, suites[1]))
     if save:
         shown = known.get('shown') or exchanges(folder)

@@ -77,7 +77,8 @@ def _seen_lines(c):
         yield ('Seen: ' if len(kept) == len(parts) else 'Seen: …; ') + one_line('; '.join(kept))
 
 # %% ../../nbs/603_agent.prompt.ipynb #95dd72f2
-_MISSING = 'Where a command that the task needs is not offered, another step has to come first: try what it may be.'
+_MISSING = ('Where a command that the task needs is not offered, another step has to come first: '
+            'try what it may be.')
 
 def _left_lines(c):
     return [f'Steps left: at most {c.limit - len(c.history)} of {c.limit}'] if c.limit else []

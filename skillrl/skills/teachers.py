@@ -242,7 +242,8 @@ def _proposal_questions(teacher, bank, categories, failures, evidence, limit):
     weak = [t for t in failures if category_of(t, teacher.router) in categories]
     won = [t for t in select(evidence, success=True) if category_of(t, teacher.router) in categories]
     lost, wins = teacher.cases(weak), teacher.cases(reversed(won)) # The latest first
-    notes = [*_bank_lines(bank), *_shut_lines(teacher.reader, weak, evidence), *_sightings(teacher.reader, evidence)]
+    reader = teacher.reader
+    notes = [*_bank_lines(bank), *_shut_lines(reader, weak, evidence), *_sightings(reader, evidence)]
     parts = enumerate(_even_parts(lost, LOST_PER_QUESTION))
     beside = PER_QUESTION - LOST_PER_QUESTION
     about = bank.items('active', PROBATION)

@@ -103,8 +103,9 @@ def with_counts(
     for t in trajs:
         shown = {i for step in t.steps for i in step.skills}
         count_episode(filter(None, map(bank.get, shown)), bool(t.success))
-        tried = () if t.metadata.get('told') else t.metadata.get('tried', ()) # What it was told may have won it
-        for o in filter(None, map(bank.get, tried)):
+        if t.metadata.get('told'): # That may have won it
+            continue
+        for o in filter(None, map(bank.get, t.metadata.get('tried', ()))):
             arm = 'without' if o.id in t.metadata['hidden'] else 'with'
             for key, n in ((f'tries_{arm}', 1), (f'wins_{arm}', int(bool(t.success)))):
                 o.stats[key] = o.stats.get(key, 0) + n
