@@ -1,6 +1,6 @@
 """A capable language model in both places of the loop: it teaches two unseen households, and plays in one
 
-    python benchmarks/llm_teacher.py --url http://127.0.0.1:9876/v1 --model NAME [--runs DIR] [--save FILE]
+    python benchmarks/llm_teacher.py --url URL [--policy-url URL] --model NAME [--runs DIR] [--save FILE]
     python benchmarks/llm_teacher.py --replay FILE [--save FILE]
 
 In each household the embedded policy plays 16 episodes without skills, and two teachers write a bank from
@@ -38,12 +38,12 @@ WORLD = world('alfworld')
 
 class Run:
     "One model in both places; what it said is kept in `folder`"
-    def __init__(self, model, url, folder):
+    def __init__(self, model, url, policy_url, folder):
         self.folder = Path(folder)
         asked = {'model.teacher_model_id': model, 'model.teacher_api_base': url}
         self.config = SkillRLConfig().merged({'env.episodes': EPISODES['policy']} | asked)
         self.chat = self.config.merged({'env.episodes': EPISODES['model'], 'model.policy_model_id': model,
-                                        'model.policy_api_base': url})
+                                        'model.policy_api_base': policy_url})
         self.policy = build_local_policy(self.config)
 
     def teachers(self, config):
@@ -172,16 +172,18 @@ def exchanges(folder):
         first.setdefault(kind, dict(rules=rules, question=question, answer=row['text']))
     return first
 
-def main(model, url, folder, save, replay):
+def main(model, url, policy_url, folder, save, replay):
     "Measure, save and print; 1 where something that is aimed at is missed"
     known = {}
     if replay:
         known = read_json(replay)
-        model, url = known['model'], known['url']
+        model = known['model']
+        url, policy_url = known['urls']
         unpack(known['replies'], folder)
-    run = Run(model, url, folder)
+    run = Run(model, url, policy_url, folder)
     suites = [HouseholdSuite(Household(name)) for name in HOUSEHOLDS]
-    found = dict(model=model, url=url, taught=[taught(run, suite) for suite in suites],
+    urls = [url, policy_url]
+    found = dict(model=model, urls=urls, taught=[taught(run, suite) for suite in suites],
                  evolved=evolved(run, suites[0]), played=played_by_model(run, suites[1]))
     if save:
         shown = known.get('shown') or exchanges(folder)
@@ -192,6 +194,7 @@ if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--model', default='')
     p.add_argument('--url', default='http://127.0.0.1:9/v1')
+    p.add_argument('--policy-url', help='where the model acts, that of --url if left out')
     p.add_argument('--runs', type=Path)
     p.add_argument('--save', type=Path)
     p.add_argument('--replay', type=Path)
@@ -199,4 +202,5 @@ if __name__ == '__main__':
     if not (args.model or args.replay):
         p.error('name a model and its address, or a file to replay')
     with TemporaryDirectory() as tmp:
-        sys.exit(main(args.model, args.url, args.runs or Path(tmp), args.save, args.replay))
+        sys.exit(main(args.model, args.url, args.policy_url or args.url, args.runs or Path(tmp),
+                      args.save, args.replay))
