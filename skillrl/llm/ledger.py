@@ -23,7 +23,6 @@ from .reply import ChatReply, RunStopped
 # %% ../../nbs/315_llm.ledger.ipynb #3aea13fd
 class Ledger:
     "Calls and tokens by model, their price, and a budget they keep to"
-    _lock = Condition() # One for all, so that a ledger can be pickled
     def __init__(self,
         prices:dict=None,       # Model → (USD per 1M prompt tokens, USD per 1M completion tokens)
         budget_usd:float=None,  # At most this many dollars
@@ -34,9 +33,7 @@ class Ledger:
         self.counts = {}       # Model → (calls, tokens read, tokens written)
         self.longest = {}      # Model → tokens of its longest reply
         self.held = {}         # What is kept back for calls under way, see `hold`
-
-    def __getstate__(self):
-        return vars(self) | dict(held={})
+        self._lock = Condition()
 
     def __repr__(self):
         return f'Ledger({self})'
@@ -219,7 +216,6 @@ def model_of(client:Any)->str: # Empty for one that does not say
 # %% ../../nbs/315_llm.ledger.ipynb #6e04fd9b
 class Meter:
     "`client`, for one rollout or one question"
-    _lock = Lock() # One for all, so that a meter can be pickled
     def __init__(self,
         client:Any,               # Anything with `model` and `chat`
         stage:str='rollout',      # What the calls are for
@@ -239,10 +235,9 @@ class Meter:
         self.stopped = None   # The error that ends the run
         self.holds = []       # Of the ledger
         self.largest = 0      # Tokens that a held call might have taken
+        self._lock = Lock()
 
     def __getattr__(self, name:str):
-        if name.startswith('__'):  # How to copy or pickle a client is not how to do it to its meter
-            raise AttributeError(name)
         if name in ('reply', 'replies'):
             raise AttributeError(f'nobody counts what {name} takes: ask by chat')
         return getattr(self.client, name)

@@ -248,25 +248,6 @@ class Service:
     def __repr__(self):
         return f'Service({self.url!r})'
 
-# %% ../../nbs/330_llm.service.ipynb #4d323276
-def _sent_again(settings, key, variable):
-    "A `Service` in another process"
-    return Service(os.environ.get(variable, key), **settings)
-
-@patch
-def __reduce__(self:Service):
-    where = 'azure_endpoint' if self.version else 'base_url'
-    settings = {where: self.url, 'api_version': self.version, 'timeout': self.timeout,
-                'retries': self.retries, 'pause': self.pause}
-    key = self.client.api_key
-    names = [k for k, v in os.environ.items() if v.strip() == key]
-    if not self.secrets:
-        return _sent_again, (settings, key, '')
-    if not names:
-        raise ValueError(f'the API key for {self.url} is in no environment variable, and is never written: '
-                         f'set {shared_variables(self.url, bool(self.version))[0]}')
-    return _sent_again, (settings, None, names[0])
-
 # %% ../../nbs/330_llm.service.ipynb #6836e058
 _QUOTA = re.compile('insufficient_quota|billing_hard_limit', re.I)
 _FILTER = re.compile('content_filter|content_policy|content management policy|ResponsibleAIPolicy', re.I)

@@ -13,7 +13,7 @@ from fastcore.basics import chunked, patch
 from functools import cache, partial
 from random import Random
 from typing import Any
-from ..core.concurrency import Executor, Journal, ThreadExecutor
+from ..core.concurrency import Journal, ThreadExecutor
 from ..core.store import data_path
 from ..core.tables import shorten
 from ..llm.chat import Chat
@@ -107,7 +107,7 @@ class Optimizer:
     client:Any                       # With `chat`
     prompt_overrides:dict = field(default_factory=dict) # Your own prompts, by name
     max_completion_tokens:int = 4096 # Of one answer
-    executor:Executor = field(default_factory=ThreadExecutor) # Who makes several calls at a time
+    executor:ThreadExecutor = field(default_factory=ThreadExecutor) # Who makes several calls at a time
     journal:Journal = field(default_factory=Journal) # What the step has paid for
     ledger:Ledger|None = None        # Where calls are entered
     step:int = 0

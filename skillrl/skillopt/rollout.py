@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from functools import partial
 from time import monotonic, sleep
 from typing import Any
-from ..core.concurrency import Done, Executor, Journal, ThreadExecutor
+from ..core.concurrency import Done, Journal, ThreadExecutor
 from ..core.store import fingerprint
 from ..core.tables import clip
 from ..llm.ledger import add_usage, BudgetExceeded, close_meter, error_message, Ledger, Meter, model_of
@@ -115,7 +115,7 @@ def _play_entry(env, e):
     return out, e.meter
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #1aec53c4
-def run_jobs(executor:Executor, fn:Callable, jobs:list, done:Done)->list:
+def run_jobs(executor:ThreadExecutor, fn:Callable, jobs:list, done:Done)->list:
     "Outcomes in the order of `jobs`; raises the first `BudgetExceeded` among them"
     def heard(place:int, out:Any)->bool:
         return done(place, out) or isinstance(out, BudgetExceeded)
@@ -131,7 +131,7 @@ class _RolloutStage:
     "Items played until each has a score or no tries are left"
     env:Any
     client:Any
-    executor:Executor
+    executor:ThreadExecutor
     journal:Journal
     entries:list = field(default_factory=list)
     split:str = 'train'       # Where the items are from
@@ -278,7 +278,7 @@ def run_rollout(
     items:list,     # Of one split
     *,
     target_client:Any,             # Who plays: anything with `model` and `chat`
-    executor:Executor|None=None,   # None takes `ThreadExecutor()`
+    executor:ThreadExecutor|None=None,   # None takes `ThreadExecutor()`
     journal:Journal|None=None,     # What is known there is not played
     **settings:Any,                # Fields of `_RolloutStage`
 )->list: # A `RolloutResult` each, in their order; Outage when too many are lost, ValueError or TypeError

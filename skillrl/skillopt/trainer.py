@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 from .. import __version__
-from ..core.concurrency import Executor
+from ..core.concurrency import ThreadExecutor
 from ..core.stats import gain_interval, interval
 from ..core.store import atomic_folder, atomic_write, read_json, write_json
 from ..llm.ledger import BudgetExceeded
@@ -40,7 +40,7 @@ class SkillOptTrainer:
         target_client:Any,    # Acts
         initial_skill:str|None=None,     # None takes the environment's
         prompt_overrides:dict|None=None, # Name → text, for any of the optimizer's prompts
-        executor:Executor|None=None,     # For rollouts; None takes threads
+        executor:ThreadExecutor|None=None,     # For rollouts; None takes threads
     ):
         self.cfg = config
         self.env = env
