@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class OpenAIChatClient(Chat):
     "A chat with a model behind an OpenAI-compatible address; errors of `Service`"
     def __init__(self,
-        model:str,                      # Its name at the service; Azure's deployment
+        model:str,                      # Its name at the service
         *,
         default_temperature:float=None, # From 0, for calls that name none; None leaves it to the service
         cache:ReplyCache=None,
@@ -38,7 +38,7 @@ class OpenAIChatClient(Chat):
         self.service = Service(**kwargs)
         self.endpoint = self.service.url
         self.defaults = {} if default_temperature is None else dict(temperature=default_temperature)
-        newest = self.service.version or re.search(r'//[^/]*\.(openai|azure)\.com', self.endpoint)
+        newest = re.search(r'//[^/]*\.(openai|azure)\.com', self.endpoint)
         limit = 'max_completion_tokens' if newest else 'max_tokens'
         self.names = dict(max_tokens=limit) # Our names of parameters → the service's
 
