@@ -192,7 +192,7 @@ class SkillRLConfig:
     sft:SFTConfig = field(default_factory=SFTConfig)
     rl:RLConfig = field(default_factory=RLConfig)
     evolution:EvolutionConfig = field(default_factory=EvolutionConfig)
-    report_to:str = opt('none', choices=('none', 'tensorboard', 'trackio', 'wandb')) # Tracker besides the log
+    report_to:str = opt('none', choices=('none', 'tensorboard', 'wandb')) # Tracker besides the log
 
     def __post_init__(self):
         self.check()
