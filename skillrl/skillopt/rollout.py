@@ -102,7 +102,7 @@ class _RolloutEntry:
         return self.result is not None and not self.result.ok
 
 def _play_entry(env, e):
-    "What `rollout_one` returned or raised, and the meter, of which a `BudgetExceeded` is raised"
+    "What `rollout_one` returned or raised; a `BudgetExceeded` of its meter is raised"
     item = dict(e.item) if type(e.item) is dict else e.item  # Its own, in which it may write
     try:
         out = env.rollout_one(item=item, skill=e.skill, target_client=e.meter)
@@ -112,7 +112,7 @@ def _play_entry(env, e):
         raise e.meter.stopped
     if _broke_on_answer(out, e.meter):
         out = dict(fail_reason=_excerpt(f'env_error: {error_message(out)}'))
-    return out, e.meter
+    return out
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #1aec53c4
 def run_jobs(executor:ThreadExecutor, fn:Callable, jobs:list, done:Done)->list:
@@ -172,10 +172,7 @@ def complete(self:_RolloutStage, e:_RolloutEntry, out:Any)->bool:
     if isinstance(out, BudgetExceeded):
         return False
     meter, e.meter = e.meter, None
-    if isinstance(out, tuple):
-        out, meter = out
-    else:
-        close_meter(meter)  # The executor did not wait for it
+    close_meter(meter) # Its thread may go on when its time is up
     e.usage = add_usage(e.usage, meter.paid())
     e.tries += 1
     self.largest = max(self.largest, meter.largest)
