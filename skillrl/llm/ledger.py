@@ -109,7 +109,8 @@ def check(self:Ledger,
     completion_tokens:int=None, # What it may write; None when nothing limits it
 )->dict: # What to hold back, in `tokens` and `usd`; `ValueError` if a budget in USD has no price for `model`
     "What `hold` is to keep back, or `BudgetExceeded`; ValueError if a budget in USD has no price for `model`"
-    for name, (_, read, written) in (self.counts | {model: (1, 1, 1)}).items():
+    counts = self.counts | {model: (1, 1, 1)}
+    for name, (_, read, written) in counts.items():
         if self.budget_usd is not None and self.cost(name, read, written) is None:
             raise ValueError(f'{name!r} has no price, so a budget in USD cannot be kept: set ledger.prices'
                              f'[{name!r}] = (USD per 1M prompt tokens, USD per 1M completion tokens)')
@@ -198,7 +199,8 @@ def get(self:ReplyCache,
         reply = ChatReply(**json.loads(file.read_text(encoding='utf-8')))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
-    sane = all(isinstance(getattr(reply, k), type(v)) for k, v in vars(ChatReply()).items())
+    usual = vars(ChatReply())
+    sane = all(isinstance(getattr(reply, k), type(v)) for k, v in usual.items())
     return replace(reply, cached=True) if sane and reply.ok else None
 
 # %% ../../nbs/315_llm.ledger.ipynb #22042d5b

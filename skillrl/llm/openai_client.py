@@ -112,9 +112,9 @@ def _billed(self:OpenAIChatClient, r, paid):
 @patch
 def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply:
     "The reply to `messages`, in whatever words the service takes; the last one may bring `tools`"
-    params, first = params | {k: v for k, v in messages[-1].items() if k == 'tools'}, self.names
+    params = params | {k: v for k, v in messages[-1].items() if k == 'tools'}
     messages = [{k: v for k, v in m.items() if k != 'tools'} for m in messages]
-    names = first
+    first = names = self.names
     tried, paid = [], []
     while True:
         sent = _worded(params, names)
@@ -170,7 +170,8 @@ def encode(self:OpenAIEmbedder,
     "A row for each of `texts`"
     import numpy as np
     texts = list(texts)
-    parts = [self._part(texts[i:i+self.size]) for i in range(0, len(texts), self.size)]
+    parts = [self._part(texts[i:i+self.size])
+             for i in range(0, len(texts), self.size)]
     return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
 
 @patch

@@ -172,7 +172,8 @@ def ask_many(self:Optimizer,
     "What the optimizer answers to each question"
     asked = [self._question(*q, stage) for q in questions]
     outcomes = [self.journal.get(key) for key, _ in asked]
-    spent = [o['usage'] for (key, _), o in zip(asked, outcomes) if o and self.journal.claim(key)]
+    spent = [o['usage'] for (key, _), o in zip(asked, outcomes)
+             if o and self.journal.claim(key)]
     pending = [i for i, o in enumerate(outcomes) if not o]
     def keep(place, outcome):
         if isinstance(outcome, dict) and not outcome['lost']:
@@ -286,7 +287,8 @@ def merge_patches(
     if patch and (patch.edits or not patch.dropped): # It may decide against all
         return patch
     why = 'No usable merge: all edits that were proposed.'
-    return Patch(joined([e for r in raw for e in r.patch.edits]), why, patch.dropped if patch else [])
+    edits = joined([e for r in raw for e in r.patch.edits])
+    return Patch(edits, why, patch.dropped if patch else [])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #e514cf31
 def _chosen(text:str|None, n:int, rules:str='')->list[int]: # Places among `n` edits, the best first

@@ -243,7 +243,8 @@ def _summary_of_steps(session, stopped):
     s = session.state
     actions = [r['action'] for r in s.history]
     usage = session.paid() if session.limited else session.total_usage()
-    once = {(f['skill_hash'], f['split']): f['lost'] for f in session.finals.values() if 'lost' in f}
+    once = {(f['skill_hash'], f['split']): f['lost']
+            for f in session.finals.values() if 'lost' in f}
     lost = _first_measured(session)['lost'] + sum(r['lost'] for r in s.history) + sum(once.values())
     summary = dict(version=f'skillrl-lab {__version__}', config=session.cfg.to_dict(), env=session.name,
                    stopped=stopped, total_steps=len(actions))
