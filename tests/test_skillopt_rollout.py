@@ -1,13 +1,13 @@
 """Rollouts where lines fail, environments lie, threads hang and processes die.
 
 What 1.0.0 did is told beside each test that is named after a fault of it."""
-import errno, os, pickle, random, signal, subprocess, sys, threading, time
+import errno, os, random, signal, subprocess, sys, threading, time
 from pathlib import Path
 import pytest
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, Meter, _GivenUp, add_usage
 from skillrl.llm.reply import ChatReply, Outage
-from skillrl.core.concurrency import Journal, ThreadExecutor, _outcome_of
+from skillrl.core.concurrency import Journal, ThreadExecutor
 from skillrl.skillopt.rollout import items_hash, items_of, run_rollout
 from skillrl.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
@@ -555,29 +555,6 @@ def test_a_client_that_breaks_the_contract_is_named():
             return 'shelf'
     with pytest.raises(Outage, match=r'should return \(text, usage\)'):
         play(client=Old())
-
-class Far:
-    "An executor whose jobs and outcomes go over a line as bytes"
-    def run(self, fn, jobs, done=None):
-        out = []
-        for i, job in enumerate(jobs):
-            fn2, job2 = pickle.loads(pickle.dumps((fn, job)))
-            out.append(pickle.loads(pickle.dumps(_outcome_of(fn2, job2))))
-            if done and done(i, out[-1]):
-                break
-        return out + [None]*(len(jobs) - len(out))
-
-class Simple:
-    model = 'simple'
-    def chat(self, *, system, user, **kw):
-        if user == 'question 3':
-            return '', {}
-        return user.replace('question', 'answer'), dict(prompt_tokens=10, completion_tokens=2)
-
-def test_an_executor_may_be_elsewhere():
-    far, near = (run_rollout(Env(), SKILL, ITEMS, target_client=Simple(), executor=e, pause=0)
-                 for e in (Far(), ThreadExecutor(8)))
-    assert far==near and [r.id for r in far if not r.ok]==['i3'] and far[0].usage['total_tokens']==12
 
 # What was paid
 

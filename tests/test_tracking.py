@@ -1,8 +1,8 @@
-"""What trackers get of a run, read back from the files and databases that they write.
+"""What trackers get of a run, read back from the files that they write.
 
-TensorBoard is among the development requirements. Trackio and Weights & Biases are optional, and their tests
-are skipped where they are not installed; nothing here needs a network."""
-import json, os, subprocess, sys
+TensorBoard is among the development requirements. Weights & Biases is optional, and its test is skipped
+where it is not installed; nothing here needs a network."""
+import json, os, sys
 from pathlib import Path
 import pytest
 from skillrl.core.config import SkillRLConfig
@@ -83,36 +83,6 @@ def test_a_run_that_is_stopped_and_resumed_reports_each_point_once(folder):
     assert scalars(folder) == pytest.approx(sent(metrics.read()))
     assert len(metrics.read()) == 4
 
-# ---- Trackio ----
-
-TRACKIO = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from test_tracking import ROWS, follow
-import trackio
-from trackio.sqlite_storage import SQLiteStorage
-folder = Path(sys.argv[2])
-follow(folder, 'trackio', ROWS[:2])
-follow(folder, 'trackio', ROWS[2:])
-name = json.loads((folder/'tracking.json').read_text())['name']
-print(json.dumps([SQLiteStorage.get_runs('skillrl'), SQLiteStorage.get_logs('skillrl', name)]))
-"""
-
-def test_trackio_has_each_point_once_after_a_resume(folder, tmp_path):
-    pytest.importorskip('trackio', reason='pip install "skillrl-lab[trackio]" to test it')
-    environ = os.environ | dict(TRACKIO_DIR=str(tmp_path/'trackio'), HF_HUB_OFFLINE='1')
-    done = subprocess.run([sys.executable, '-c', TRACKIO, str(Path(__file__).parent), str(folder)],
-                          env=environ, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    runs, logs = json.loads(done.stdout.splitlines()[-1])
-    assert len(runs) == 1
-    assert [row['step'] for row in logs] == list(range(len(list(points(ROWS)))))
-    found = {(k, row[f'{k.split("/")[0]}/step']): v for row in logs for k, v in row.items()
-             if '/' in k and not k.endswith('/step')}
-    assert found == pytest.approx(sent(ROWS))
-    assert not holds(tmp_path, SECRET)
-
 # ---- Weights & Biases ----
 
 def records(folder):
@@ -151,8 +121,8 @@ def test_wandb_has_each_point_once_after_a_resume(folder, monkeypatch):
 
 def test_a_tracker_that_is_not_installed(folder, monkeypatch):
     monkeypatch.setattr('skillrl.core.tracking.find_spec', lambda name: None)
-    with pytest.raises(ImportError, match=r"report_to is 'trackio'.*pip install \"skillrl-lab\[trackio\]\""):
-        build_reporter('trackio', folder, {})
+    with pytest.raises(ImportError, match=r"report_to is 'wandb'.*pip install \"skillrl-lab\[wandb\]\""):
+        build_reporter('wandb', folder, {})
 
 def test_no_other_tracker_is_accepted():
     with pytest.raises(ValueError, match='report_to is .mlflow.: give it one of none, tensorboard'):

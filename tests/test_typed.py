@@ -309,18 +309,6 @@ def test_point_24_what_they_say_otherwise_is_done_or_said():
     with pytest.raises(ValueError, match='there is no setting skills_only_memory.topk'):
         load_config(**{'skills_only_memory.topk': 3})
 
-def test_point_24_the_endpoint_of_azure_is_read(monkeypatch):
-    from skillrl.training.builders import build_client
-    for name in ('OPENAI_API_KEY', 'OPENAI_BASE_URL', 'SKILLRL_TEACHER_API_KEY'):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv('AZURE_OPENAI_API_KEY', 'k'*20)
-    with FaultServer(rest=said('ok')) as s:
-        monkeypatch.setenv('AZURE_OPENAI_ENDPOINT', s.url.removesuffix('/v1'))
-        reply = build_client('o3', '', '').reply([dict(role='user', content='hm')])
-    assert reply.text == 'ok'
-    assert '/openai/deployments/o3/chat/completions' in s.requests[0]['path']
-    assert '2024-12-01-preview' in s.requests[0]['path']
-
 def test_point_24_a_hub_name_is_loaded_from_the_cache_where_it_lies(tmp_path, monkeypatch, capsys):
     import shutil
     model = tmp_path/'hub'/'models--mug--tiny'

@@ -11,7 +11,6 @@ from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
@@ -35,9 +34,7 @@ def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it canno
 
 # %% ../../nbs/890_cli.main.ipynb #a92f796d
 def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is nothing to write
-    "write a bank in another format, a run's episodes for Inspect, or an adapter merged"
-    if args.format=='inspect':
-        return _export_episodes(args)
+    "write a bank in another format, or an adapter merged"
     told = ''
     if args.format=='merged':
         from skillrl.llm.adapter import merge_adapter
@@ -64,16 +61,6 @@ def _save_bank(bank, output, format):
     written = bank if proved or format=='skillrl' else on_trial(bank)
     written.save(output, format, max(map(world, world_names()), key=known).router)
     return told
-
-# %% ../../nbs/890_cli.main.ipynb #ee01aa03
-def _export_episodes(args):
-    from skillrl.core.formats import load_trajectories, run_episodes, write_inspect_log
-    path = Path(args.path)
-    file = path/'trajectories.jsonl' if path.is_dir() else path
-    played = run_episodes(path) if path.is_dir() else load_trajectories(file)
-    made = datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
-    write_inspect_log(played, args.output, path.resolve().stem, 'skillrl', made)
-    print(f'{counted(len(played), "episode")}: {args.output} (inspect)')
 
 # %% ../../nbs/890_cli.main.ipynb #d3a5fb3f
 def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
@@ -324,10 +311,10 @@ _PROVE = Command('steps.prove_skill', {
     output=_flag('where the workspaces are made', 'beside each skill', metavar='DIR')), 'folder', 'prove')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b015
-_FORMATS = 'skillrl', 'official', 'krill', 'skill_md', 'merged', 'inspect'
+_FORMATS = 'skillrl', 'official', 'krill', 'skill_md', 'merged'
 
 _EXPORT = Command('main.export', {
-    'path': dict(help='a bank in any format, an adapter, or for inspect a run')} | _flags(
+    'path': dict(help='a bank in any format, or an adapter')} | _flags(
     format=_flag(f'the format to write: {", ".join(_FORMATS)}', 'official', default='official',
                  metavar='FORMAT', choices=_FORMATS),
     output=dict(metavar='PATH', required=True, help='where to write (required)')), 'file')

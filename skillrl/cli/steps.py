@@ -319,7 +319,8 @@ def _past(folder, file, config):
     rows = JsonlLog(folder/_EPISODES).read()
     there = set(map(to_json, rows))
     given = _played(file, config) if file else []
-    return [*map(Trajectory.from_dict, rows), *(t for t in given if to_json(t.to_dict()) not in there)]
+    new = [t for t in given if to_json(t.to_dict()) not in there]
+    return [*map(Trajectory.from_dict, rows), *new]
 
 # %% ../../nbs/855_cli.steps.ipynb #4cc11186
 def _active(bank):

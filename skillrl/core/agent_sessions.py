@@ -123,7 +123,8 @@ def clean(self:AgentSession, text:str)->str:
     if len(text) <= 2*_KEEP:
         return mask_secrets(text, self.masked)
     self.skipped['long texts'] += 1
-    ends = text[:2*_KEEP].rsplit(None, 1)[0], text[-2*_KEEP:].split(None, 1)[-1] # No word is halved
+    head, tail = text[:2*_KEEP], text[-2*_KEEP:]
+    ends = head.rsplit(None, 1)[0], tail.split(None, 1)[-1] # No word is halved
     first, last = (mask_secrets(end, self.masked) for end in ends)
     return f'{first[:_KEEP]}\n[… {len(text) - 2*_KEEP:,} characters are left out …]\n{last[-_KEEP:]}'
 
@@ -432,5 +433,6 @@ def tool_table(trajs:list[Trajectory])->Table:
                 again[name] += step.action in failures
                 failures.add(step.action)
                 fixed[name] = later.get(name) or fixed[name]
-    rows = [[name, n, errors[name], again[name], fixed[name]] for name, n in calls.most_common()]
+    rows = [[name, n, errors[name], again[name], fixed[name]]
+            for name, n in calls.most_common()]
     return Table(['tool', 'calls', 'errors', 'failed again', 'succeeded then'], rows)

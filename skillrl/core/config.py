@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from fastcore.basics import patch
 from pathlib import Path
 from .options import (
-    checked, comparable, flat, from_official, opt, read_settings, shared_variables, usual_address)
+    checked, comparable, flat, from_official, opt, read_settings, usual_address)
 from .store import data_path
 
 # %% ../../nbs/01_core.config.ipynb #904b36d1
@@ -192,7 +192,7 @@ class SkillRLConfig:
     sft:SFTConfig = field(default_factory=SFTConfig)
     rl:RLConfig = field(default_factory=RLConfig)
     evolution:EvolutionConfig = field(default_factory=EvolutionConfig)
-    report_to:str = opt('none', choices=('none', 'tensorboard', 'trackio', 'wandb')) # Tracker besides the log
+    report_to:str = opt('none', choices=('none', 'tensorboard', 'wandb')) # Tracker besides the log
 
     def __post_init__(self):
         self.check()
@@ -319,7 +319,7 @@ def fill_keys(self:SkillRLConfig,
     "Take keys that are still empty from the environment"
     empty = [key for key in _KEYS if not getattr(self.model, key)]
     if named is not None:
-        known = {comparable(url) for url in [*named, usual_address(environ)[0]]}
+        known = {comparable(url) for url in [*named, usual_address(environ)]}
         for key in empty:
             _refuse_stranger(self.model, key, environ, known)
     for key in empty:
@@ -330,8 +330,9 @@ def _refuse_stranger(model, key, environ, known):
     "ValueError if a variable holds a key that would go to an address which is not `known`"
     field = key.replace('_api_key', '_api_base')
     url = getattr(model, field)
-    shared = () if key == 'engine_api_key' else shared_variables(url) # An engine gets its own key only
-    variables = [f'SKILLRL_{key.upper()}', *shared]
+    variables = [f'SKILLRL_{key.upper()}']
+    if key != 'engine_api_key': # An engine gets its own key only
+        variables.append('OPENAI_API_KEY')
     held = next((v for v in variables if environ.get(v)), None)
     if not (url and held) or comparable(url) in known:
         return

@@ -330,7 +330,8 @@ def _unneeded(run, name):
     newest, oldest = _version_of(run.known, name), 0
     if run.before and run.before['folders'] != run.known['folders']:
         oldest = min(_version_of(run.before, name), newest)
-    children = [p for p in (run.path/name).glob('*') if p.is_dir() and not p.is_symlink()]
+    children = [p for p in (run.path/name).glob('*')
+                if p.is_dir() and not p.is_symlink()]
     return [p for p in children if _HALF_FOLDER.fullmatch(p.name)
             or _is_version(p.name) and (int(p.name) < oldest or int(p.name) == newest + 1)]
 
@@ -341,7 +342,8 @@ def commit(self:RunFolder,
 )->None: # OSError, in one sentence, if it could not be written
     "Make everything written so far, and `state`, the point to resume from"
     last, folders = self.known, self.folders | self.new_folders
-    logs = {name: JsonlLog(self.path/name).size for name, kind in last['writes'].items() if kind == 'log'}
+    logs = {name: JsonlLog(self.path/name).size
+            for name, kind in last['writes'].items() if kind == 'log'}
     sums = {path: last['checksums'].get(path) or _checksums(self.path/path) for path in folders.values()}
     now = last | dict(logs=logs, folders=folders, checksums=sums, state=state)
     if last['state'] is not None and (not folders or last['folders'] != folders):

@@ -185,7 +185,8 @@ def _document(d, log, above=''):
     s = log.session(id, sidechain=bool(above), **about)
     texts = {f'attachment://{name}': text for name, text in (d.get('attachments') or {}).items()}
     log.each(s.message, each_text(lambda text: texts.get(text, text), spelled(d, 'messages')))
-    log.each(s.message, [dict(usage=usage) for usage in (d.get('model_usage') or {}).values()])
+    usages = (d.get('model_usage') or {}).values()
+    log.each(s.message, [dict(usage=usage) for usage in usages])
     scores = {name: score['value'] for name, score in (d.get('scores') or {}).items()}
     beside = log.tried(_reward_beside, log.path) if log.source == 'atif' and not above else None
     reward = next(iter(scores.values()), spelled(d, 'reward') if beside is None else beside)

@@ -192,7 +192,8 @@ def _design_effect(
         return float(max(1, n))
     mean = math.fsum(values)/n
     alone = math.fsum((x - mean)**2 for x in values)*n/(n - 1)
-    together = math.fsum(math.fsum(x - mean for x in cluster)**2 for cluster in clusters)*g/(g - 1)
+    sums = [math.fsum(x - mean for x in cluster) for cluster in clusters]
+    together = math.fsum(total**2 for total in sums)*g/(g - 1)
     return max(1., together/alone) if alone else 1.
 
 def _effective(clusters):

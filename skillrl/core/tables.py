@@ -81,7 +81,8 @@ def _fitted(rows, width):
     "Width of each column, the widest shrunk until all fit into `width`; no word is broken"
     columns = list(zip(*rows))
     widths = [max(1, *map(len, column)) for column in columns]
-    words = [max((len(word) for cell in column for word in cell.split()), default=1) for column in columns]
+    words = [max((len(word) for cell in column for word in cell.split()), default=1)
+             for column in columns]
     while sum(widths) + 2*(len(widths) - 1) > width and widths != words:
         widest = max((i for i, n in enumerate(widths) if n > words[i]), key=widths.__getitem__)
         widths[widest] -= 1

@@ -31,8 +31,9 @@ def check_fields(
     "The fields of an answer, checked and completed"
     if not isinstance(d, dict):
         raise ValueError(f'{at} sent {reprlib.repr(d)}: {protocol} wants an object')
-    found = {name: absent if d.get(name) is None else d[name] for name, (absent, _) in fields.items()}
-    for name, (_, want) in fields.items():
+    found = {}
+    for name, (absent, want) in fields.items():
+        found[name] = absent if d.get(name) is None else d[name]
         if not _FITS[want](found[name]):
             raise ValueError(f'{at} sent {reprlib.repr(found[name])} as {name}: {protocol} wants {want}')
     return found

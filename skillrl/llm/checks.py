@@ -136,7 +136,8 @@ def _looks(c, run, folder):
         yield c.contains in run.text(c.file), f'looked for {c.contains}'
     if c.matches is not None:
         text = run.text(c.file)
-        found = [m[0] for m in regex.finditer(c.matches, text, regex.M, timeout=c.seconds, concurrent=True)]
+        matches = regex.finditer(c.matches, text, regex.M, timeout=c.seconds, concurrent=True)
+        found = [m[0] for m in matches]
         n = len(found)
         yield n > 0 if c.times is None else n == c.times, f'{n} found {found[:1]}'
     if c.fields is not None:

@@ -30,7 +30,8 @@ def plain_files(
 )->dict: # Path from `folder` → file, sorted
     "The files below `folder`, without links and what cannot be read"
     found = sorted(Path(folder).rglob('*'))
-    plain = [p for p in found if p.is_file() and not p.is_symlink() and os.access(p, os.R_OK)]
+    plain = [p for p in found
+             if p.is_file() and not p.is_symlink() and os.access(p, os.R_OK)]
     return {p.relative_to(folder).as_posix(): p for p in plain}
 
 def copy_files(

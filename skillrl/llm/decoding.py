@@ -259,5 +259,6 @@ def chunked_logps(
     step = max(1, scores//vocabulary)
     if len(ids) <= step:
         return _piece_logps(head, states, ids, rules)
-    pieces = [[x[k:k+step] for x in (states, ids, rules)] for k in range(0, len(ids), step)]
+    pieces = [[x[k:k+step] for x in (states, ids, rules)]
+              for k in range(0, len(ids), step)]
     return torch.cat([checkpoint(_piece_logps, head, *piece, use_reentrant=False) for piece in pieces])

@@ -23,7 +23,6 @@ from .reply import ChatReply, RunStopped
 # %% ../../nbs/315_llm.ledger.ipynb #3aea13fd
 class Ledger:
     "Calls and tokens by model, their price, and a budget they keep to"
-    _lock = Condition() # One for all, so that a ledger can be pickled
     def __init__(self,
         prices:dict=None,       # Model → (USD per 1M prompt tokens, USD per 1M completion tokens)
         budget_usd:float=None,  # At most this many dollars
@@ -34,9 +33,7 @@ class Ledger:
         self.counts = {}       # Model → (calls, tokens read, tokens written)
         self.longest = {}      # Model → tokens of its longest reply
         self.held = {}         # What is kept back for calls under way, see `hold`
-
-    def __getstate__(self):
-        return vars(self) | dict(held={})
+        self._lock = Condition()
 
     def __repr__(self):
         return f'Ledger({self})'
@@ -112,7 +109,8 @@ def check(self:Ledger,
     completion_tokens:int=None, # What it may write; None when nothing limits it
 )->dict: # What to hold back, in `tokens` and `usd`; `ValueError` if a budget in USD has no price for `model`
     "What `hold` is to keep back, or `BudgetExceeded`; ValueError if a budget in USD has no price for `model`"
-    for name, (_, read, written) in (self.counts | {model: (1, 1, 1)}).items():
+    counts = self.counts | {model: (1, 1, 1)}
+    for name, (_, read, written) in counts.items():
         if self.budget_usd is not None and self.cost(name, read, written) is None:
             raise ValueError(f'{name!r} has no price, so a budget in USD cannot be kept: set ledger.prices'
                              f'[{name!r}] = (USD per 1M prompt tokens, USD per 1M completion tokens)')
@@ -201,7 +199,8 @@ def get(self:ReplyCache,
         reply = ChatReply(**json.loads(file.read_text(encoding='utf-8')))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
-    sane = all(isinstance(getattr(reply, k), type(v)) for k, v in vars(ChatReply()).items())
+    usual = vars(ChatReply())
+    sane = all(isinstance(getattr(reply, k), type(v)) for k, v in usual.items())
     return replace(reply, cached=True) if sane and reply.ok else None
 
 # %% ../../nbs/315_llm.ledger.ipynb #22042d5b
@@ -219,7 +218,6 @@ def model_of(client:Any)->str: # Empty for one that does not say
 # %% ../../nbs/315_llm.ledger.ipynb #6e04fd9b
 class Meter:
     "`client`, for one rollout or one question"
-    _lock = Lock() # One for all, so that a meter can be pickled
     def __init__(self,
         client:Any,               # Anything with `model` and `chat`
         stage:str='rollout',      # What the calls are for
@@ -239,10 +237,9 @@ class Meter:
         self.stopped = None   # The error that ends the run
         self.holds = []       # Of the ledger
         self.largest = 0      # Tokens that a held call might have taken
+        self._lock = Lock()
 
     def __getattr__(self, name:str):
-        if name.startswith('__'):  # How to copy or pickle a client is not how to do it to its meter
-            raise AttributeError(name)
         if name in ('reply', 'replies'):
             raise AttributeError(f'nobody counts what {name} takes: ask by chat')
         return getattr(self.client, name)

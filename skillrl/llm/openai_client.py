@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class OpenAIChatClient(Chat):
     "A chat with a model behind an OpenAI-compatible address; errors of `Service`"
     def __init__(self,
-        model:str,                      # Its name at the service; Azure's deployment
+        model:str,                      # Its name at the service
         *,
         default_temperature:float=None, # From 0, for calls that name none; None leaves it to the service
         cache:ReplyCache=None,
@@ -38,7 +38,7 @@ class OpenAIChatClient(Chat):
         self.service = Service(**kwargs)
         self.endpoint = self.service.url
         self.defaults = {} if default_temperature is None else dict(temperature=default_temperature)
-        newest = self.service.version or re.search(r'//[^/]*\.(openai|azure)\.com', self.endpoint)
+        newest = re.search(r'//[^/]*\.(openai|azure)\.com', self.endpoint)
         limit = 'max_completion_tokens' if newest else 'max_tokens'
         self.names = dict(max_tokens=limit) # Our names of parameters → the service's
 
@@ -112,9 +112,9 @@ def _billed(self:OpenAIChatClient, r, paid):
 @patch
 def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply:
     "The reply to `messages`, in whatever words the service takes; the last one may bring `tools`"
-    params, first = params | {k: v for k, v in messages[-1].items() if k == 'tools'}, self.names
+    params = params | {k: v for k, v in messages[-1].items() if k == 'tools'}
     messages = [{k: v for k, v in m.items() if k != 'tools'} for m in messages]
-    names = first
+    first = names = self.names
     tried, paid = [], []
     while True:
         sent = _worded(params, names)
@@ -170,7 +170,8 @@ def encode(self:OpenAIEmbedder,
     "A row for each of `texts`"
     import numpy as np
     texts = list(texts)
-    parts = [self._part(texts[i:i+self.size]) for i in range(0, len(texts), self.size)]
+    parts = [self._part(texts[i:i+self.size])
+             for i in range(0, len(texts), self.size)]
     return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
 
 @patch

@@ -110,7 +110,8 @@ def redact(
     "`text` without `secrets` and without what looks like a key"
     known = [s for s in secrets if s]
     for s in sorted(known, key=len, reverse=True):
-        text = _encoded(s).sub(_BLOT, text.replace(s, _BLOT).replace(quote(s, safe=''), _BLOT))
+        text = text.replace(s, _BLOT).replace(quote(s, safe=''), _BLOT)
+        text = _encoded(s).sub(_BLOT, text)
     for pattern, instead in _PATTERNS:
         text = pattern.sub(instead, text)
     return text

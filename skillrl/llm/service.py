@@ -20,7 +20,7 @@ from weakref import finalize
 from ..core.concurrency import check_stop, pause
 from .ledger import request_key, tokens_at_most
 from .reply import ChatReply, redact
-from ..core.options import shared_variables, usual_address
+from ..core.options import usual_address
 from ..core.store import to_json
 
 # %% ../../nbs/330_llm.service.ipynb #f48ccaa4
@@ -184,14 +184,11 @@ def _shown(url, secrets=()):
 def _find_key(
     api_key:str|None, # As given
     url:str,          # Where it will go
-    azure:bool=False, # Is that Azure? An address of .azure.com always is
 )->str: # Empty for a server on this machine; `ValueError` if there is none for another, or it is none
     "The key for `url`, from the argument or the environment"
-    names = shared_variables(url, azure)
-    given = [api_key, *(os.environ.get(name) for name in names)]
-    key = next((k for k in given if k), '').strip()
+    key = (api_key or os.environ.get('OPENAI_API_KEY', '')).strip()
     if not key and not is_local(url):
-        raise ValueError(f'there is no API key for {url}: set {names[0]} or pass api_key')
+        raise ValueError(f'there is no API key for {url}: set OPENAI_API_KEY or pass api_key')
     if not re.fullmatch('[!-~]*', key):
         raise ValueError(f'the API key for {url} has a character no key has: copy it again')
     return key
@@ -206,66 +203,38 @@ def _check(url, shown, timeout, retries):
         raise ValueError(f'{shown!r} is no address: begin it with http:// or https://')
     if re.search('[?#]', url):
         raise ValueError('the address goes on with a query (hidden): leave it out, and give a key as api_key')
+    if re.fullmatch(r'https?://[^/]*\.openai\.azure\.com(?!/openai/v1/?$).*', url):
+        raise ValueError(f"{shown!r} speaks Azure's own protocol: let the address end in /openai/v1")
 
-def _client(url, key, timeout, azure_version):
+def _client(url, key, timeout):
     "A client of `openai` that neither retries, nor follows redirects, nor outlasts its deadline"
     import openai
     proxies = not is_local(url)
     web = openai.DefaultHttpxClient(follow_redirects=False, trust_env=proxies, timeout=timeout)
-    common = dict(api_key=key, timeout=timeout, max_retries=0, http_client=arm(web))
-    if azure_version:
-        return openai.AzureOpenAI(azure_endpoint=url, api_version=azure_version, **common)
-    return openai.OpenAI(base_url=url, **common)
+    return openai.OpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=0, http_client=arm(web))
 
 # %% ../../nbs/330_llm.service.ipynb #22b410d4
 class Service:
     "Sends requests to one address, again where that helps; ValueError for a bad address, key or setting"
     def __init__(self,
-        api_key:str=None,        # None takes OPENAI_API_KEY, for Azure AZURE_OPENAI_API_KEY before it
-        base_url:str=None,       # Such as `http://localhost:8000/v1`; None is `usual_address`
-        azure_endpoint:str=None, # Instead of `base_url`: `https://NAME.openai.azure.com`
-        api_version:str=None,    # Of Azure
-        timeout:float=600.,      # Seconds for a whole answer, each time it is asked for; above 0
-        retries:int=4,           # Further tries of a request that failed
-        pause:Callable=pause,    # What waits between them, given seconds
+        api_key:str=None,     # None takes OPENAI_API_KEY
+        base_url:str=None,    # Such as `http://localhost:8000/v1`; None is `usual_address`
+        timeout:float=600.,   # Seconds for a whole answer, each time it is asked for; above 0
+        retries:int=4,        # Further tries of a request that failed
+        pause:Callable=pause, # What waits between them, given seconds
     ):
-        if base_url and azure_endpoint:
-            raise ValueError('base_url and azure_endpoint are both given: choose one')
-        usual, azure = usual_address(os.environ)
-        url = str(azure_endpoint or base_url or usual).strip()
-        azure = bool(azure_endpoint or azure and not base_url)
+        url = str(base_url or usual_address(os.environ)).strip()
         self.url = _shown(url)
         _check(url, self.url, timeout, retries)
-        key = _find_key(api_key, self.url, azure)
+        key = _find_key(api_key, self.url)
         self.secrets = (key,) if len(key) >= 8 else () # 'EMPTY' and the like are no secrets, and words
         self.timeout, self.retries = timeout, retries
         self.pause = pause
-        known = api_version or os.environ.get('OPENAI_API_VERSION') or '2024-12-01-preview'
-        self.version = known if azure else None
-        self.client = _client(url, key or 'none', timeout, self.version)
+        self.client = _client(url, key or 'none', timeout)
         finalize(self, self.client.close)
 
     def __repr__(self):
         return f'Service({self.url!r})'
-
-# %% ../../nbs/330_llm.service.ipynb #4d323276
-def _sent_again(settings, key, variable):
-    "A `Service` in another process"
-    return Service(os.environ.get(variable, key), **settings)
-
-@patch
-def __reduce__(self:Service):
-    where = 'azure_endpoint' if self.version else 'base_url'
-    settings = {where: self.url, 'api_version': self.version, 'timeout': self.timeout,
-                'retries': self.retries, 'pause': self.pause}
-    key = self.client.api_key
-    names = [k for k, v in os.environ.items() if v.strip() == key]
-    if not self.secrets:
-        return _sent_again, (settings, key, '')
-    if not names:
-        raise ValueError(f'the API key for {self.url} is in no environment variable, and is never written: '
-                         f'set {shared_variables(self.url, bool(self.version))[0]}')
-    return _sent_again, (settings, None, names[0])
 
 # %% ../../nbs/330_llm.service.ipynb #6836e058
 _QUOTA = re.compile('insufficient_quota|billing_hard_limit', re.I)

@@ -193,14 +193,17 @@ def _environment(agent, home):
     named = {*re.findall('[A-Z][A-Z0-9_]{2,}', told)} & os.environ.keys() - safe_env({}).keys()
     keys = agent.keys or ('(?!)' if named else _EVERY)
     given = {k: v for k, v in os.environ.items() if k in named or re.match(f'{_PASSED}|{keys}', k)}
-    secret = [v for k, v in given.items() if len(v) >= 8 and without_secrets(v, name=k) != v]
+    secret = [v for k, v in given.items()
+              if len(v) >= 8 and without_secrets(v, name=k) != v]
     return safe_env(given | {k: v.format(home) for k, v in _OWN.items()}), secret
 
 # %% ../../nbs/638_proof.agents.ipynb #8c0b1a10
 def _filled(command, values):
     "The arguments in `command`, with `values` in the places that have their names"
     named = [c for c in shlex.split(command) if values['model'] or '{model}' not in c]
-    return [re.sub(r'\{(\w+)\}', lambda m: str(values.get(m[1], m[0])), part) for part in named]
+    def value(m:re.Match)->str:
+        return str(values.get(m[1], m[0]))
+    return [re.sub(r'\{(\w+)\}', value, part) for part in named]
 
 # %% ../../nbs/638_proof.agents.ipynb #7d76feaa
 def _in_prompt(skill):
@@ -219,7 +222,8 @@ def _lay_out(agent, root, prompt, files, skill):
     if skill:
         there = home/(agent.skills or 'skills')/skill.name
         unseen = 'evals', '.git', 'proof.json'
-        shown = {k: p for k, p in plain_files(skill).items() if Path(k).parts[0] not in unseen}
+        shown = {k: p for k, p in plain_files(skill).items()
+             if Path(k).parts[0] not in unseen}
         copy_files(shown, there)
         if not agent.skills:
             prompt = f'{_in_prompt(skill)}\nThe files of this skill are in {there}.\n\n{prompt}'

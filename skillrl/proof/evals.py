@@ -228,7 +228,8 @@ def _is_order(text):
 def _verdict(text, passed, quote, shown):
     "What a judge found of the assertion `text`, if its quotation is one"
     why, words = '', ' '.join(quote.split())
-    lines = [s for told in shown.values() for s in str(told).split('\n') if words in ' '.join(s.split())]
+    said = [s for told in shown.values() for s in str(told).split('\n')]
+    lines = [s for s in said if words in ' '.join(s.split())]
     if passed and not _stands(words, shown):
         why = 'no pass, for the outputs do not say: '
     elif passed and all(map(_is_order, lines or [quote])):
@@ -282,7 +283,8 @@ def gradable(
 )->tuple[list[Eval], list[str]]: # Those with an assertion that can be graded, and a line for each that cannot
     "Which of `evals` are worth a run; ValueError if none is"
     left = [f'eval {e.id}: {a.text}' for e in evals for a in e.assertions if not (chat or a.check)]
-    kept = sorted((e for e in evals if any(chat or a.check for a in e.assertions)), key=lambda e: str(e.id))
+    gradable = [e for e in evals if any(chat or a.check for a in e.assertions)]
+    kept = sorted(gradable, key=lambda e: str(e.id))
     if not kept:
         raise ValueError('no assertion of these evals can be graded: name a judge, or write checks')
     return kept, left

@@ -180,8 +180,11 @@ class Proof:
 # %% ../../nbs/648_proof.prove.ipynb #e4c29c16
 def _summary(rows):
     "What runs scored and took: mean, standard deviation and the ends"
-    found = {k: [row['result'][k] for row in rows] or [0.] for k in ('pass_rate', 'time_seconds', 'tokens')}
-    return {k: dict(mean=mean(v), stddev=pstdev(v), min=min(v), max=max(v)) for k, v in found.items()}
+    out = {}
+    for k in ('pass_rate', 'time_seconds', 'tokens'):
+        found = [row['result'][k] for row in rows] or [0.]
+        out[k] = dict(mean=mean(found), stddev=pstdev(found), min=min(found), max=max(found))
+    return out
 
 def _rates(rows):
     "Who graded → share that passed"
@@ -266,7 +269,8 @@ def _arms(skill, against):
 
 def _about(agent, judge, config, arms, evals):
     "What a proof is about, and may not change while it lasts"
-    asked = [[e.id, e.prompt, e.expected, [*e.files], [asdict(a) for a in e.assertions]] for e in evals]
+    asked = [[e.id, e.prompt, e.expected, [*e.files], [asdict(a) for a in e.assertions]]
+             for e in evals]
     hashes = {arm: folder and _tree_hash(folder) for arm, folder in arms.items()}
     return dict(skill=arms['with_skill'].name, hashes=hashes, evals=fingerprint(asked), agent=agent.name,
                 version=agent_version(agent), model=config.model, judge=judge.model if judge else '',

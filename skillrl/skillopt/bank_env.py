@@ -177,7 +177,6 @@ def _document_to_bank(
 class BankEnv(SkillEnv):
     "Tasks of a suite as items, the document of a bank as the skill"
     name, roles = 'bank', dict(train='val', val='gate', test='report')
-    lock = Lock() # One for all, so that an environment can be sent to another process
     def __init__(self,
         suite:Any,                      # Whose tasks are played
         bank:SkillBank,                 # Its document is the initial skill
@@ -192,6 +191,7 @@ class BankEnv(SkillEnv):
         self.sizes = dict.fromkeys(self.roles, 24) | (sizes or {})
         self.task_types = world(self.config.env.name).categories
         self.games = {}
+        self.lock = Lock() # The policy's
 
     def get_items(self, split:str)->list[dict]: # `KeyError` for an unknown split
         "The tasks of `split`"

@@ -103,7 +103,8 @@ def _prove(session, p, row, item_of):
     for k in kept:
         missed = parts.missed(k)
         edits[k] = replace(edits[k], missed_on=len(missed))
-        session.draft.note_needed(edits[k].content, [session.batches.items.index(item_of[i]) for i in missed])
+        places = [session.batches.items.index(item_of[i]) for i in missed]
+        session.draft.note_needed(edits[k].content, places)
         row['missed'] += missed
     row |= dict(kept=bool(kept), n_edits_kept=len(kept))
     return replace(p, patch=replace(p.patch, edits=[edits[k] for k in kept]))

@@ -13,7 +13,7 @@ from fastcore.basics import chunked, patch
 from functools import cache, partial
 from random import Random
 from typing import Any
-from ..core.concurrency import Executor, Journal, ThreadExecutor
+from ..core.concurrency import Journal, ThreadExecutor
 from ..core.store import data_path
 from ..core.tables import shorten
 from ..llm.chat import Chat
@@ -107,7 +107,7 @@ class Optimizer:
     client:Any                       # With `chat`
     prompt_overrides:dict = field(default_factory=dict) # Your own prompts, by name
     max_completion_tokens:int = 4096 # Of one answer
-    executor:Executor = field(default_factory=ThreadExecutor) # Who makes several calls at a time
+    executor:ThreadExecutor = field(default_factory=ThreadExecutor) # Who makes several calls at a time
     journal:Journal = field(default_factory=Journal) # What the step has paid for
     ledger:Ledger|None = None        # Where calls are entered
     step:int = 0
@@ -172,7 +172,8 @@ def ask_many(self:Optimizer,
     "What the optimizer answers to each question"
     asked = [self._question(*q, stage) for q in questions]
     outcomes = [self.journal.get(key) for key, _ in asked]
-    spent = [o['usage'] for (key, _), o in zip(asked, outcomes) if o and self.journal.claim(key)]
+    spent = [o['usage'] for (key, _), o in zip(asked, outcomes)
+             if o and self.journal.claim(key)]
     pending = [i for i, o in enumerate(outcomes) if not o]
     def keep(place, outcome):
         if isinstance(outcome, dict) and not outcome['lost']:
@@ -286,7 +287,8 @@ def merge_patches(
     if patch and (patch.edits or not patch.dropped): # It may decide against all
         return patch
     why = 'No usable merge: all edits that were proposed.'
-    return Patch(joined([e for r in raw for e in r.patch.edits]), why, patch.dropped if patch else [])
+    edits = joined([e for r in raw for e in r.patch.edits])
+    return Patch(edits, why, patch.dropped if patch else [])
 
 # %% ../../nbs/742_skillopt.reflect.ipynb #e514cf31
 def _chosen(text:str|None, n:int, rules:str='')->list[int]: # Places among `n` edits, the best first

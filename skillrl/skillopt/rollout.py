@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from functools import partial
 from time import monotonic, sleep
 from typing import Any
-from ..core.concurrency import Done, Executor, Journal, ThreadExecutor
+from ..core.concurrency import Done, Journal, ThreadExecutor
 from ..core.store import fingerprint
 from ..core.tables import clip
 from ..llm.ledger import add_usage, BudgetExceeded, close_meter, error_message, Ledger, Meter, model_of
@@ -102,7 +102,7 @@ class _RolloutEntry:
         return self.result is not None and not self.result.ok
 
 def _play_entry(env, e):
-    "What `rollout_one` returned or raised, and the meter, of which a `BudgetExceeded` is raised"
+    "What `rollout_one` returned or raised; a `BudgetExceeded` of its meter is raised"
     item = dict(e.item) if type(e.item) is dict else e.item  # Its own, in which it may write
     try:
         out = env.rollout_one(item=item, skill=e.skill, target_client=e.meter)
@@ -112,10 +112,10 @@ def _play_entry(env, e):
         raise e.meter.stopped
     if _broke_on_answer(out, e.meter):
         out = dict(fail_reason=_excerpt(f'env_error: {error_message(out)}'))
-    return out, e.meter
+    return out
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #1aec53c4
-def run_jobs(executor:Executor, fn:Callable, jobs:list, done:Done)->list:
+def run_jobs(executor:ThreadExecutor, fn:Callable, jobs:list, done:Done)->list:
     "Outcomes in the order of `jobs`; raises the first `BudgetExceeded` among them"
     def heard(place:int, out:Any)->bool:
         return done(place, out) or isinstance(out, BudgetExceeded)
@@ -131,7 +131,7 @@ class _RolloutStage:
     "Items played until each has a score or no tries are left"
     env:Any
     client:Any
-    executor:Executor
+    executor:ThreadExecutor
     journal:Journal
     entries:list = field(default_factory=list)
     split:str = 'train'       # Where the items are from
@@ -172,10 +172,7 @@ def complete(self:_RolloutStage, e:_RolloutEntry, out:Any)->bool:
     if isinstance(out, BudgetExceeded):
         return False
     meter, e.meter = e.meter, None
-    if isinstance(out, tuple):
-        out, meter = out
-    else:
-        close_meter(meter)  # The executor did not wait for it
+    close_meter(meter) # Its thread may go on when its time is up
     e.usage = add_usage(e.usage, meter.paid())
     e.tries += 1
     self.largest = max(self.largest, meter.largest)
@@ -278,7 +275,7 @@ def run_rollout(
     items:list,     # Of one split
     *,
     target_client:Any,             # Who plays: anything with `model` and `chat`
-    executor:Executor|None=None,   # None takes `ThreadExecutor()`
+    executor:ThreadExecutor|None=None,   # None takes `ThreadExecutor()`
     journal:Journal|None=None,     # What is known there is not played
     **settings:Any,                # Fields of `_RolloutStage`
 )->list: # A `RolloutResult` each, in their order; Outage when too many are lost, ValueError or TypeError

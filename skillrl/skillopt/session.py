@@ -15,7 +15,7 @@ from fastcore.basics import patch
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from ..core.concurrency import Executor, Journal, ThreadExecutor
+from ..core.concurrency import Journal, ThreadExecutor
 from ..core.runfolder import RunFolder
 from ..core.store import atomic_write, fingerprint, JsonlLog, read_json, to_json
 from ..llm.ledger import add_usage, model_of
@@ -152,7 +152,7 @@ class Session:
         optimizer:Any, # Client that edits; ValueError if a limit in USD lacks a price
         initial:str|None=None,  # Skill to begin with; None takes the environment's
         prompts:dict|None=None, # Of the optimizer: name → text
-        executor:Executor|None=None, # For rollouts; None takes threads
+        executor:ThreadExecutor|None=None, # For rollouts; None takes threads
     ):
         initial = env.get_initial_skill() if initial is None else initial
         initial = (initial or '').encode(errors='replace').decode()  # Half a surrogate pair fits into no file

@@ -180,7 +180,8 @@ def check(self:RunLimits,
 )->None: # BudgetExceeded if `n` more rollouts are too many
     "Make room for the rollouts to come"
     read, wrote = (bill.each[k] for k in ('prompt_tokens', 'completion_tokens'))
-    self.ledger.counts = self.counts(paid, math.ceil(_CARE*later*read), math.ceil(_CARE*later*wrote) + spare)
+    writes = math.ceil(_CARE*later*wrote) + spare
+    self.ledger.counts = self.counts(paid, math.ceil(_CARE*later*read), writes)
     try:
         if n*(read + wrote): # Nothing is known of the first rollouts
             self.ledger.check(model_of(self.clients['target']), n*read, n*wrote + bill.largest)

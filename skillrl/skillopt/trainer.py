@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 from .. import __version__
-from ..core.concurrency import Executor
+from ..core.concurrency import ThreadExecutor
 from ..core.stats import gain_interval, interval
 from ..core.store import atomic_folder, atomic_write, read_json, write_json
 from ..llm.ledger import BudgetExceeded
@@ -40,7 +40,7 @@ class SkillOptTrainer:
         target_client:Any,    # Acts
         initial_skill:str|None=None,     # None takes the environment's
         prompt_overrides:dict|None=None, # Name → text, for any of the optimizer's prompts
-        executor:Executor|None=None,     # For rollouts; None takes threads
+        executor:ThreadExecutor|None=None,     # For rollouts; None takes threads
     ):
         self.cfg = config
         self.env = env
@@ -243,7 +243,8 @@ def _summary_of_steps(session, stopped):
     s = session.state
     actions = [r['action'] for r in s.history]
     usage = session.paid() if session.limited else session.total_usage()
-    once = {(f['skill_hash'], f['split']): f['lost'] for f in session.finals.values() if 'lost' in f}
+    once = {(f['skill_hash'], f['split']): f['lost']
+            for f in session.finals.values() if 'lost' in f}
     lost = _first_measured(session)['lost'] + sum(r['lost'] for r in s.history) + sum(once.values())
     summary = dict(version=f'skillrl-lab {__version__}', config=session.cfg.to_dict(), env=session.name,
                    stopped=stopped, total_steps=len(actions))

@@ -352,7 +352,8 @@ def from_dict(cls:SkillBank, d:dict)->SkillBank: # ValueError names the row and 
 # %% ../../nbs/04_skills.bank.ipynb #c5b4b589
 def versions(folder:str|Path)->list[int]:
     "Version numbers of the banks in `folder`, ascending"
-    return sorted(int(p.stem[1:]) for p in Path(folder).glob('v*.json') if re.fullmatch(r'v\d{4,}', p.stem))
+    files = [p for p in Path(folder).glob('v*.json') if re.fullmatch(r'v\d{4,}', p.stem)]
+    return sorted(int(p.stem[1:]) for p in files)
 
 def version_path(
     folder:str|Path,       # Where versions are kept
@@ -413,9 +414,13 @@ class BankDiff:
 def diff(old:SkillBank, new:SkillBank)->BankDiff:
     "What it takes to get from `old` to `new`"
     a, b = ({o.id: vars(o) | {'stats': None} for o in x.items()} for x in (old, new))
-    changed = {i: {k: (a[i].get(k), v) for k, v in b[i].items() if a[i].get(k) != v} for i in b if i in a}
-    return BankDiff([i for i in b if i not in a], [i for i in a if i not in b],
-                    {i: fields for i, fields in changed.items() if fields})
+    changed = {}
+    for i in b:
+        before = a.get(i, b[i])
+        fields = {k: (before.get(k), v) for k, v in b[i].items() if before.get(k) != v}
+        if fields:
+            changed[i] = fields
+    return BankDiff([i for i in b if i not in a], [i for i in a if i not in b], changed)
 
 # %% ../../nbs/04_skills.bank.ipynb #1bad6342
 def rollback(

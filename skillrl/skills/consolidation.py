@@ -262,7 +262,8 @@ def _compete(
 # %% ../../nbs/465_skills.consolidation.ipynb #ff400445
 def _retire(bank, dropped):
     "Retire those of the bank, note those that never got in"
-    left_out = [dict(advice=advice(o), support=support(o), reason=why) for o, why in dropped if not o.id]
+    left_out = [dict(advice=advice(o), support=support(o), reason=why)
+                for o, why in dropped if not o.id]
     bank.metadata = {k: v for k, v in bank.metadata.items() if k != 'left_out'}
     if left_out:
         bank.metadata['left_out'] = left_out

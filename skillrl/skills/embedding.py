@@ -138,7 +138,8 @@ def features(self:TfidfEncoder, text:str)->dict[int, float]:
         return {}
     parts = [('words', .75, self.words.weigh(_words_and_pairs(words))),
              ('frame', .25, self.frame.weigh(_frame(words, self.common)))]
-    values = {(part, t): math.sqrt(share)*v for part, share, weights in parts for t, v in weights.items()}
+    values = {(part, t): math.sqrt(share)*v
+              for part, share, weights in parts for t, v in weights.items()}
     return {self.columns[key]: v for key, v in values.items() if key in self.columns}
 
 # %% ../../nbs/408_skills.embedding.ipynb #b9f9b75f

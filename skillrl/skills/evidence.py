@@ -147,7 +147,8 @@ def _borne_out(v, places, shown):
     won = {thing: _led_to_win(v, thing, places) for thing in v.needs}
     found = {}
     for place, things in v.found.items():
-        found[place] = [x for x in things if (won[x] == place if won.get(x) else (place, x) in shown)]
+        found[place] = [x for x in things
+                        if (won[x] == place if won.get(x) else (place, x) in shown)]
     sighted, kept = [set().union(*seen.values()) for seen in (v.found, found)]
     needs = tuple(x for x in v.needs if x in kept or x not in sighted) # Else nobody knows where it was
     return replace(v, found=found, needs=needs)

@@ -34,8 +34,10 @@ def _sample_failures(
     limit:int, # Most episodes
 )->list[Trajectory]:
     "Lost episodes to study, category by category in turn"
-    piles = [sorted(select(trajs, success=False, category=category), key=lambda t: (t.reward, -len(t), t.id))
-             for category in categories]
+    piles = []
+    for category in categories:
+        lost = select(trajs, success=False, category=category)
+        piles.append(sorted(lost, key=lambda t: (t.reward, -len(t), t.id)))
     turns = [t for turn in zip_longest(*piles) for t in turn if t is not None]
     return turns[:limit]
 

@@ -99,7 +99,9 @@ def _words(text):
 def _need(kind, wrong, right, t):
     "What tells one need from another"
     varied = _bare(wrong)[2:]
-    forms = [re.sub(r'\S+', lambda m: '…' if m[0] in varied else m[0], text) for text in (wrong, right)]
+    def general(m:re.Match)->str:
+        return '…' if m[0] in varied else m[0]
+    forms = [re.sub(r'\S+', general, text) for text in (wrong, right)]
     return kind, forms[0] if kind == 'command' else _project(t), forms[1]
 
 # %% ../../nbs/478_skills.habits.ipynb #9e2d2d7f
@@ -191,7 +193,8 @@ def find_habits(
     "What recurs over sessions, with its counts"
     trajs = list(trajs)
     groups = defaultdict(list)
-    works = {(_project(t), aim[1]) for t in trajs for _, aim, good in _tries(t) if aim[1] and good}
+    works = {(_project(t), aim[1])
+             for t in trajs for _, aim, good in _tries(t) if aim[1] and good}
     for seen in _sightings(trajs):
         need, t, _, wrong = seen
         if (_project(t), wrong) not in works:

@@ -64,7 +64,8 @@ def _parse_body(body):
     top = re.match(r'# (.*)\n*', body)
     title = top[1].strip() if top else ''
     lead, *rest = _HEADING.split(body[top.end():] if top else body)
-    return title, _first_prose(lead.strip()), dict(zip(rest[::2], map(str.strip, rest[1::2])))
+    sections = dict(zip(rest[::2], map(str.strip, rest[1::2])))
+    return title, _first_prose(lead.strip()), sections
 
 # %% ../../nbs/445_skills.skill_md.ipynb #d5858556
 def _ours(o, name):
@@ -202,7 +203,8 @@ def _with_fields(o, d):
     "`o` with the fields in `d`, checked"
     extra = d.get('extra', o.extra)
     assert_object(extra, 'value of `extra`')
-    row = {k: d.get(k, v) for k, v in vars(o).items() if k not in ('extra', 'status')}
+    row = {k: d.get(k, v) for k, v in vars(o).items()
+           if k not in ('extra', 'status')}
     new = checked_entry(build(type(o), row))
     texts_in([new.provenance, extra], 20)
     new.extra = {k: v for k, v in extra.items() if k not in vars(o) or k == 'category'}
@@ -293,10 +295,12 @@ def _skill_folders(folder, names):
         raise FileNotFoundError(f'there is no folder {folder}')
     if os.path.lexists(folder/'SKILL.md'):
         return [folder.resolve()]
-    there = [p for p in folder.iterdir() if p.name[0] != '.' and os.path.lexists(p/'SKILL.md')]
+    there = [p for p in folder.iterdir()
+             if p.name[0] != '.' and os.path.lexists(p/'SKILL.md')]
     if not there:
         raise ValueError(f'{folder} holds no folder with a SKILL.md in it')
-    return sorted(there, key=lambda p: (names.index(p.name) if p.name in names else len(names), p.name))
+    places = {name: n for n, name in enumerate(names)}
+    return sorted(there, key=lambda p: (places.get(p.name, len(names)), p.name))
 
 # %% ../../nbs/445_skills.skill_md.ipynb #abbfa64f
 def _load_skill(folder):

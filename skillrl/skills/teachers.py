@@ -260,7 +260,10 @@ def _compatible(turns):
     out = []
     touched = set()
     for x, p in turns:
-        keys = {*p.ids, p.item.id if p.item else '', normal(advice(p.item)) if p.item else ''} - {''}
+        keys = {*p.ids}
+        if p.item:
+            keys |= {p.item.id, normal(advice(p.item))}
+        keys.discard('')
         if keys & touched:
             x.reject('another proposal changes or says the same', p)
         else:

@@ -20,7 +20,6 @@ from ..agent.contract import ChatPolicy
 from ..core.config import EnvConfig, ModelConfig, RetrievalConfig, SkillRLConfig
 from ..envs.base import seeded, world
 from ..llm.models import find_model, MODELS
-from ..core.options import is_azure
 from ..skills import distillation
 from ..skills.bank import SkillBank
 from ..skills.embedding import CachedEncoder, FolderEncoder
@@ -106,14 +105,13 @@ def build_rl_policy(
 # %% ../../nbs/610_training.builders.ipynb #42959169
 def build_client(
     model:str,   # Its name
-    address:str, # Of the service; those that end in .azure.com are Azure's
+    address:str, # Of the service; empty is `usual_address`
     key:str,     # Empty takes it from the environment
     **kw:Any,    # For `OpenAIChatClient`
 )->Any: # ValueError if there is no key for the address
     "A chat client"
     from skillrl.llm.openai_client import OpenAIChatClient
-    where = 'azure_endpoint' if is_azure(address) else 'base_url'
-    return OpenAIChatClient(model, api_key=key or None, **{where: address or None}, **kw)
+    return OpenAIChatClient(model, api_key=key, base_url=address, **kw)
 
 # %% ../../nbs/610_training.builders.ipynb #0ef44e6b
 def _is_price(x):
@@ -226,8 +224,7 @@ def build_encoder(
     "The encoder of embedding mode"
     if retrieval.mode!='embedding' or retrieval.encoder=='tfidf':
         return None
-    address, key = model.embedding_api_base or None, model.embedding_api_key or None
-    return _build_encoder(retrieval.encoder, address, key)
+    return _build_encoder(retrieval.encoder, model.embedding_api_base, model.embedding_api_key)
 
 @cache
 def _build_encoder(name, address, key):

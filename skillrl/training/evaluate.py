@@ -43,7 +43,8 @@ def compare(results:dict[str, list[Trajectory]])->Table: # Of the trajectories b
     rows = []
     for name, ts in results.items():
         rates = [success_rate(ts), *(success_rate(select(ts, category=c)) for c in columns)]
-        rows.append([name, *map(_cell, rates), *(told(ts) for told in averages.values()), len(ts)])
+        means = [told(ts) for told in averages.values()]
+        rows.append([name, *map(_cell, rates), *means, len(ts)])
     return Table(['', 'all', *columns, *averages, 'n'], rows)
 
 def _cell(r):

@@ -118,7 +118,8 @@ class RunPlan:
 
     def memory(self, held:Held)->dict[str, float]: # Bytes, by what they are for
         "The peak of a run whose prompts and replies are as long as they may be"
-        return memory_plan(self.shape, held, *at_once(self.shape, self.config.rl, self.config.sft, self.fits))
+        batches = at_once(self.shape, self.config.rl, self.config.sft, self.fits)
+        return memory_plan(self.shape, held, *batches)
 
     def hours(self, held:Held, device:Device)->float:
         "Expected hours on one device, the environments' own time left out"

@@ -84,8 +84,10 @@ def _reply_logprobs(output, row):
 @patch
 def read(self:TinkerPolicy, rows:list[_RemoteRow])->Tensor: # (B,T); ValueError if server and SDK do not fit
     "Log-probs of the replies of `rows`, 0 beyond their ends, without a gradient"
-    asked = [self.client.forward([r.datum(weights=[1.]*len(r.reply)) for r in request], 'cross_entropy')
-             for request in _requests_of(rows)]
+    asked = []
+    for request in _requests_of(rows):
+        data = [r.datum(weights=[1.]*len(r.reply)) for r in request]
+        asked.append(self.client.forward(data, 'cross_entropy'))
     outputs = [out for future in asked for out in future.result().loss_fn_outputs]
     lps = [_reply_logprobs(out, row) for out, row in zip(outputs, rows)]
     return torch.nn.utils.rnn.pad_sequence(lps, batch_first=True)

@@ -87,7 +87,8 @@ def fates(
         counts = [f"{stats.get(f'wins_{arm}', 0)} of {stats.get(f'tries_{arm}', 0)} {arm} it"
                   for arm in ('with', 'without')]
         change = f"{v['before']} → {v['status']}"
-        lines.append([change, v['id'], _quoted(v), '; '.join([f"won {', '.join(counts)}", v['reason']])])
+        why = '; '.join([f"won {', '.join(counts)}", v['reason']])
+        lines.append([change, v['id'], _quoted(v), why])
     return [f"{' '.join(words)}: {end}".removesuffix('; ') for *words, end in lines]
 
 def _quoted(row):

@@ -159,7 +159,8 @@ def success_table(path:str|Path)->Table: # ValueError if the report has none
     if not text:
         raise ValueError(f'{path}/report.md has no table of success: delete it and resume the run')
     lines = [line.strip().strip('|') for line in text.splitlines()]
-    head, *rows = [[c.strip() for c in line.split('|')] for line in lines if not set(line) <= set('|-: ')]
+    told = [line for line in lines if not set(line) <= set('|-: ')]
+    head, *rows = [[c.strip() for c in line.split('|')] for line in told]
     return Table(head, rows)
 
 # %% ../../nbs/835_viewers.inspection.ipynb #b6dab91f

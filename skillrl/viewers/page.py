@@ -35,9 +35,9 @@ _COLORS = {'-': '#fbe5d6', '+': '#d9edf7'}
 
 def diff_html(old:str, new:str)->str:
     "The lines that two texts do not share, with a few around them"
-    _, *lines = [*unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm='')][2:] or ['']
+    lines = [*unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm='')]
     out = []
-    for line in lines:
+    for line in lines[3:]: # Behind the names of two files, and the first place
         color = _COLORS.get(line[0], 'transparent')
         shown = '…' if line[0] == '@' else escape(line)
         out.append(f'<span style="background:{color};color:#222">{shown}</span>')

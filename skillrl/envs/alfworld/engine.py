@@ -87,7 +87,8 @@ def _look(e):
     if not here:
         return _MIDDLE + 'nothing.'
     facing = listing([e.receptacle_names[i] for i in here], article='')
-    beside = [e.thing_names[o] for o, i in sorted(e.left) if i in here and (o, e.at) in e.lying]
+    beside = [e.thing_names[o] for o, i in sorted(e.left)
+              if i in here and (o, e.at) in e.lying]
     return f'You are facing the {facing}. Next to it, you see {listing(beside)}.'
 
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #5dcb474c

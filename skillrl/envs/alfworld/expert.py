@@ -96,7 +96,8 @@ def heeded(self:AlfworldExpert,
     unsearched:list[str],  # Receptacles
 )->list[tuple]: # Best first; empty if it is not believed, or all are searched
     "Pairs of a place that `hint` names and the receptacles that are meant"
-    named = [(place, [r for r in unsearched if place in (r, kind(r))]) for place in hint[1]]
+    named = [(place, [r for r in unsearched if place in (r, kind(r))])
+             for place in hint[1]]
     meant = [(place, receptacles) for place, receptacles in named if receptacles]
     return meant if meant and self.believes(hint) else []
 

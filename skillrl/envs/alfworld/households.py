@@ -18,7 +18,10 @@ from ...skills.evidence import way_sentence
 # %% ../../../nbs/572_envs.alfworld.households.ipynb #34fc8c0b
 def _rates(text): # As `word_lists` reads it: `kitchen: cabinet 11.5 drawer 4.9`
     "Name → type → number"
-    return {name: dict(zip(words[::2], map(float, words[1::2]))) for name, words in word_lists(text).items()}
+    rates = {}
+    for name, words in word_lists(text).items():
+        rates[name] = dict(zip(words[::2], map(float, words[1::2])))
+    return rates
 
 _RECEPTACLES = _rates('''
 kitchen:

@@ -63,7 +63,8 @@ class _Facts:
     "Facts of a planning problem, with the printed name of every id"
     def __init__(self, problem):
         self.rows = _pddl_facts(_sections(problem)[0])
-        self.ids = defaultdict(set, {name: {x for x, *_ in rows} for name, rows in self.rows.items()})
+        ids = {name: {x for x, *_ in rows} for name, rows in self.rows.items()}
+        self.ids = defaultdict(set, ids)
         self.names = _printed_names(_pddl_ids(self.rows))
         typed = self.rows['receptacletype'] + self.rows['objecttype']
         self.types = {x: _bare(type) for x, type in typed}

@@ -111,7 +111,8 @@ def _give_up(server, e, doing):
         e = e.exceptions[0]
     server.close()
     server._log.seek(0)
-    told = clip(': '.join([str(e), *server._log.read().strip().splitlines()[-1:]]), 400)
+    last = server._log.read().strip().splitlines()[-1:]
+    told = clip(': '.join([str(e), *last]), 400)
     raise ConnectionError(f'the MCP server did not {doing} ({told}): run it by hand') from e
 
 # %% ../../../nbs/597_envs.mcp.world.ipynb #be2029b5

@@ -228,7 +228,8 @@ class _Habit(NamedTuple):
 def _drawn_habits(rng:random.Random)->dict[str, _Habit]: # Kind of article → habit
     "Habits of one encyclopedia"
     drawn = {kind: rng.sample(PAGES, 6) for kind in ARTICLE_KINDS}
-    return {kind: _Habit(pages[:2], pages[2:5], pages[5:]) for kind, pages in drawn.items()}
+    return {kind: _Habit(pages[:2], pages[2:5], pages[5:])
+            for kind, pages in drawn.items()}
 
 # %% ../../../nbs/545_envs.search.encyclopedia.ipynb #fc6478d2
 COVERS = tuple('contents cover foreword glossary index key legend preface'.split())

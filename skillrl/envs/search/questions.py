@@ -186,5 +186,6 @@ def book_questions(
         found[form] = [(plan, rng.randrange(2)) for plan in plans[:n]]
     out = []
     for form in _QUESTION_FORMS:
-        out += [_question(book, plan, way, form, i) for i, (plan, way) in enumerate(found[form][:n])]
+        some = enumerate(found[form][:n])
+        out += [_question(book, plan, way, form, i) for i, (plan, way) in some]
     return out
