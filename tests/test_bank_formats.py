@@ -129,6 +129,10 @@ def test_what_is_on_probation_is_shown_and_exported_where_nothing_is_active(fmt,
     assert told[1] == (f'1 on probation{fate}: not shown to help yet', 2 - left_out)
     if fmt in ('skillrl', 'skill_md'):
         assert {o.status for o in load_bank(tmp_path/'o2').items()} == {'probation'}
+    bank.items()[1].status, bank.items()[1].provenance['credit'] = 'probation', 'others of its form win'
+    bank.save(tmp_path/'c.json')
+    main(['export', str(tmp_path/'c.json'), '--format', fmt, '--output', str(tmp_path/'c')])
+    assert len(load_bank(tmp_path/'c').items()) == 2 # What is shown on credit is exported as what is shown
 
 FIRST = [(['footwear'], 'apparel'), (['cool'], 'pick_and_place'), (['mine'], 'mine')]
 

@@ -48,9 +48,14 @@ def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is 
 def _save_bank(bank, output, format):
     "Write `bank`, in the sections of the world that knows most of its categories, and tell of its probation"
     from skillrl.envs.base import world, world_names
+    from skillrl.skills.bank import shown_entries
     from skillrl.skills.skill_md import to_skill_md
     from skillrl.skills.trials import on_trial
-    n, proved = len(bank.items('probation')), bank.items('active')
+    proved = shown_entries(bank.items())
+    if format!='skillrl': # Which alone has a word for credit
+        for o in proved:
+            o.status = 'active'
+    n = len(bank.items('probation'))
     fate = ' left out' if proved and format!='skillrl' else ''
     told = f'\n{n} on probation{fate}: not shown to help yet' if n else ''
     if format=='skill_md':
