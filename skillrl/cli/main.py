@@ -45,6 +45,7 @@ def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is 
         told = _save_bank(made, args.output, args.format)
     print(f'{made!r}: {args.output} ({args.format}){told}')
 
+# %% ../../nbs/890_cli.main.ipynb #a36f2e5b
 def _save_bank(bank, output, format):
     "Write `bank`, in the sections of the world that knows most of its categories, and tell of its probation"
     from skillrl.envs.base import world, world_names
