@@ -280,6 +280,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                       'skillrl/core/config.py'),
                                      'skillrl.core.config.EvolutionConfig.on_probation': ( 'core.config.html#evolutionconfig.on_probation',
                                                                                            'skillrl/core/config.py'),
+                                     'skillrl.core.config.EvolutionConfig.rounds_in_rl': ( 'core.config.html#evolutionconfig.rounds_in_rl',
+                                                                                           'skillrl/core/config.py'),
                                      'skillrl.core.config.EvolutionConfig.test_rounds': ( 'core.config.html#evolutionconfig.test_rounds',
                                                                                           'skillrl/core/config.py'),
                                      'skillrl.core.config.ModelConfig': ('core.config.html#modelconfig', 'skillrl/core/config.py'),

@@ -112,6 +112,11 @@ class EvolutionConfig:
 
 # %% ../../nbs/01_core.config.ipynb #8332aec4
 @patch
+def rounds_in_rl(self:EvolutionConfig, iterations:int)->int:
+    "Evolution rounds in each suite that so many `iterations` of RL learn in"
+    return iterations//self.validation_interval if self.evolves else 0
+
+@patch
 def test_rounds(self:EvolutionConfig,
     iterations:int, # Of RL
 )->int: # Six, or as many as there are iterations where those are fewer

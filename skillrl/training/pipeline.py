@@ -179,7 +179,7 @@ def distill(p:Pipeline)->None:
         played = p.played(suite, 'collect')
         bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
-        if p.config.evolution.on_probation and p.config.rl.iterations:
+        if p.config.evolution.on_probation and p.config.evolution.rounds_in_rl(p.config.rl.iterations):
             p.save_bank(suite, put_on_probation(bank))
         told = _reading(p)
         if told.startswith('Warning') and len(p.state['versions']) == 1: # The others are not paid for yet
@@ -292,9 +292,8 @@ def rl(p:Pipeline)->None:
 def evolve(p:Pipeline)->None:
     "Evolution rounds in all test suites, with the weights as they are"
     rounds = p.config.evolution.test_rounds(p.config.rl.iterations)
-    every = max(1, p.config.evolution.validation_interval)
-    first = p.config.rl.iterations//every # Round with unused games
-    tries = 1 if p.config.rl.iterations else TRIES # Without GRPO nobody else has tried anything
+    first = p.config.evolution.rounds_in_rl(p.config.rl.iterations) # With unused games
+    tries = 1 if first else TRIES # Without rounds before nobody has tried anything
     for number in p.steps('evolve', range(first, first + rounds)):
         policy = p.policy('after')
         measured = p.measured()

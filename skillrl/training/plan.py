@@ -84,12 +84,13 @@ def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no
     learn, held_out = suites_of(world(env.name), env)
     suites = len(learn) + len(held_out)
     asks = bool(config.model.teacher_model_id)
-    during = rl.iterations//config.evolution.validation_interval*len(learn) if config.evolution.evolves else 0
+    before = config.evolution.rounds_in_rl(rl.iterations)
+    during = before*len(learn)
     after = config.evolution.test_rounds(config.rl.iterations)*len(held_out)
     studied = max(config.evolution.max_analysis_deep, config.evolution.max_analysis_shallow)
     asked, asked_after = (rounds*math.ceil(studied/LOST_PER_QUESTION) for rounds in (during, after))
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
-    tries = 1 if rl.iterations else TRIES
+    tries = 1 if before else TRIES
     games, more = games_of_round(env.test_tasks, tries)
     tried = after*(games*tries + more*TRIES)*env.collect_steps
     shown = len(conditions(len(held_out), config))
@@ -152,10 +153,10 @@ def teacher_line(plan:RunPlan)->str: # One sentence without full stop
     name, ledger = m.teacher_model_id, build_ledger(m)
     read, written = 8_000*calls, TEACHER_TOKENS*calls
     cost = ledger.cost(name, read, written)
-    usd = 'a cost that is not known without model.prices' if cost is None else f'{cost:,.2f} USD'
+    usd = 'at a price that only model.prices could tell' if cost is None else f'{cost:,.2f} USD at most'
     return (f'Teacher: up to {calls:,} calls of {name} for {asked}, '
             f'{read:,} tokens read and {written:,} written, '
-            f'{usd} at most')
+            f'{usd}')
 
 # %% ../../nbs/619_training.plan.ipynb #c8d9ebbf
 def _time(hours):
