@@ -11,8 +11,9 @@ from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.skills.bank import Proposal, shown_entries, Skill, SkillBank
 from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.retrieval import Retrieved, Retriever, advice
-from skillrl.skills.trials import (_Effect, choose_games, draw_trials, effects_by_form, _known_effect,
-                                   on_trial, put_on_probation, settle_trials)
+from skillrl.skills.trials import (_Effect, choose_games, consider, draw_trials, effects_by_form,
+                                   _known_effect, on_trial, put_on_probation, Round, settle_trials,
+                                   with_counts)
 from skillrl.core.trajectory import Step, Trajectory
 
 sys.path.append(str(Path(__file__).parents[1]/'benchmarks'))
@@ -245,3 +246,36 @@ def test_the_rule_finds_what_it_promises(name):
     found = outcome(name, runs=150, seed=1)
     assert within(found['active'], CASES[name].active, 150)
     assert within(found['retired'], CASES[name].retired, 150)
+
+HELPS = dict(place=[_Effect(.6, .01)]*9)
+
+def retired_by_word(gate='probation', **counts):
+    "The bank after a teacher would retire its only entry, which is active"
+    now = Round([], EvolutionConfig(gate=gate), router=ROUTER)
+    proposal = Proposal('retire', ids=('a',), hypothesis='Nobody found it there.')
+    return consider(proposal, tried('active', **counts), now)[0]
+
+def test_what_nobody_has_tried_goes_on_trial_instead_of_being_retired_and_has_no_credit():
+    doubted = retired_by_word()
+    o, = doubted.items()
+    assert (o.status, o.provenance['doubted']) == ('probation', 'Nobody found it there.')
+    assert shown_entries(settle_trials(doubted, HELPS, ROUTER)[0].items()) == []
+    o.stats |= dict(tries_with=1, wins_with=1, tries_without=1, wins_without=0, groups=1)
+    assert status_of_others(doubted) == 'active'
+
+def status_of_others(bank):
+    return settle_trials(bank, HELPS, ROUTER)[0].items()[0].status
+
+@pytest.mark.parametrize('gate, wins, status', [
+    ('none', None, 'retired'), ('probation', (0, 1), 'retired'), ('probation', (1, 0), 'active')])
+def test_a_word_retires_what_trials_do_not_speak_for(gate, wins, status):
+    tries = dict(tries_with=1, tries_without=1)
+    counts = {} if wins is None else tries | dict(zip(('wins_with', 'wins_without'), wins))
+    assert retired_by_word(gate, **counts).items()[0].status == status
+
+@pytest.mark.parametrize('told, groups', [(['Before heat: look.'], 0), ([], 1)])
+def test_a_try_that_was_told_what_to_try_is_no_trial(told, groups):
+    tries = [Trajectory(f'{k}', 'cool some plate', 'cool', [Step('', 'look')], True,
+                        metadata=dict(tried=['a'], hidden=hidden, group='g', told=told))
+             for k, hidden in enumerate(([], ['a']))]
+    assert with_counts(tried(), tries).items()[0].stats.get('groups', 0) == groups
