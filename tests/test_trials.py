@@ -12,7 +12,7 @@ from skillrl.skills.bank import Proposal, shown_entries, Skill, SkillBank
 from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.retrieval import Retrieved, Retriever, advice
 from skillrl.skills.trials import (_Effect, choose_games, consider, draw_trials, effects_by_form,
-                                   _known_effect, on_trial, put_on_probation, Round, settle_trials,
+                                   games_on_trial, _known_effect, on_trial, put_on_probation, Round, settle_trials,
                                    with_counts)
 from skillrl.core.trajectory import Step, Trajectory
 
@@ -279,3 +279,21 @@ def test_a_try_that_was_told_what_to_try_is_no_trial(told, groups):
                         metadata=dict(tried=['a'], hidden=hidden, group='g', told=told))
              for k, hidden in enumerate(([], ['a']))]
     assert with_counts(tried(), tries).items()[0].stats.get('groups', 0) == groups
+
+def places(*groups):
+    "Rival places of one thing and a place of another, tried in so many groups"
+    return [Skill(f'cool_{n}', 'Where', f'Look for {thing} in drawer {n}.', category='cool',
+                  status='probation', stats=dict(groups=groups[n]))
+            for n, thing in enumerate(('plate', 'plate', 'mug'))]
+
+def test_of_rivals_one_has_credit():
+    settled, _ = settle_trials(SkillBank([], dict(cool=places(0, 0, 0))), HELPS, ROUTER)
+    assert [o.id for o in shown_entries(settled.items())] == ['cool_0', 'cool_2']
+
+def test_more_games_are_played_where_more_is_on_trial_the_least_tried_first():
+    games = [SimpleNamespace(task=f'cool some {thing} and put it in cabinet.')
+             for thing in ('plate', 'plate', 'mug', 'mug', 'egg')]
+    bank = SkillBank([], dict(cool=places(3, 3, 2)))
+    retriever = Retriever(on_trial(bank), router=ROUTER)
+    chosen = [[g.task.split()[2] for g in games_on_trial(games, n, retriever, bank)] for n in (1, 3, 9)]
+    assert chosen == [['mug'], ['mug', 'plate', 'mug'], ['mug', 'plate', 'mug']]
