@@ -11,9 +11,9 @@ from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.skills.bank import Proposal, shown_entries, Skill, SkillBank
 from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.retrieval import Retrieved, Retriever, advice
-from skillrl.skills.trials import (_Effect, choose_games, consider, draw_trials, effects_by_form,
-                                   games_on_trial, _known_effect, on_trial, put_on_probation, Round, settle_trials,
-                                   with_counts)
+from skillrl.skills.trials import (
+    _Effect, choose_games, consider, draw_trials, effects_by_form, games_on_trial, _known_effect, on_trial,
+    put_on_probation, Round, settle_trials, with_counts)
 from skillrl.core.trajectory import Step, Trajectory
 
 sys.path.append(str(Path(__file__).parents[1]/'benchmarks'))

@@ -147,9 +147,9 @@ def form(
     o:Entry,
     words:Collection[str], # From `fact_words`
 )->str: # Such as `place`
-    "The kind of fact that `o` states, otherwise its words; those in `words` are names"
+    "The kind of fact that `o` states, of names and habits and all else its words; those in `words` are names"
     facts = facts_of(o)
-    if facts and facts[0].kind != 'habit':
+    if facts and facts[0].kind in ('place', 'before', 'steps'):
         return facts[0].kind
     said = re.findall(r'[a-z]+|\d+', advice(o).lower())
     kept = ['_' if w.isdigit() or stem(w) in words else w for w in said]
