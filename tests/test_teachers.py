@@ -551,3 +551,13 @@ def test_D17_a_wrong_key_costs_one_call():
         with pytest.raises(Outage, match='check the API key'):
             teacher.distill([episode(i) for i in range(12*PER_QUESTION)])
     assert server.count == 1
+
+@pytest.mark.parametrize('n, told, said', [
+    (13, ['Before heat: look.'], 'was won in 13 steps; it did without "heat_002", to see what that is worth; '
+                                 'it was told to try "Before heat: look.".'),
+    (15, [], 'was won in 15 steps, later than the limit of 14; '
+             'it did without "heat_002", to see what that is worth.')])
+def test_a_win_is_late_after_the_limit_only_and_a_control_is_named(n, told, said):
+    t = Trajectory('a', 'heat some egg', 'heat', [Step('', 'look')]*n, False, end='won',
+                   metadata=dict(told=told, hidden=['heat_002']))
+    assert case(t, limit=14).outcome == said

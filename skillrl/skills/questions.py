@@ -47,14 +47,16 @@ def _offers(steps):
 def _outcome(t, limit):
     "How `t` ended, with what it was shown of a bank"
     reached = t.success or t.end == 'won'
-    late = reached and (not t.success or 0 < limit < len(t))
     end = 'won' if reached else 'lost'
     parts = [f'was {end} in {len(t)} steps']
-    if late and limit:
+    if reached and 0 < limit < len(t):
         parts[0] += f', later than the limit of {limit}'
     ids = [as_data(id, 80) for step in t.steps[:1] for id in step.skills]
     if ids:
         parts.append(f'it was shown {", ".join(ids)}')
+    without = [as_data(id, 80) for id in t.metadata.get('hidden', ())]
+    if without:
+        parts.append(f'it did without {", ".join(without)}, to see what that is worth')
     tried = [as_data(line, 200) for line in t.metadata.get('told', ())]
     if tried:
         parts.append(f'it was told to try {", ".join(tried)}')
