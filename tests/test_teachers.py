@@ -197,7 +197,7 @@ def test_foreign_text_stays_inside_its_quotes(text):
     lines = user.split('\n')
     assert len(user.splitlines()) == len(lines) == 7, 'a text broke its line'
     quoted = r'"(?:[^"\\]|\\.)*"'
-    forms = [r'Kinds of task: Q\. Answer with at most 24 objects\. Episodes: 1 to 1\.', '',
+    forms = [r'Kinds of task: Q\. Answer with at most 40 objects\. Episodes: 1 to 1\.', '',
              r'Episode 1, of the kind Q, was lost in 2 steps\.', 'Goal: Q',
              '1\\. saw Q did Q', '2\\. saw Q did Q', 'Last saw Q']
     assert all(re.fullmatch(f.replace('Q', quoted), l) for f, l in zip(forms, lines))

@@ -91,7 +91,7 @@ class Question:
     cases:list         # `Case`s, numbered from 1
     categories:tuple   # What an answer may be about
     read:Callable|None # `read(d, question)` makes an item of an object of the answer, or raises ValueError
-    most:int = 24      # Objects an answer may have
+    most:int = 40      # Objects an answer may have
     notes:Sequence = () # Lines shown before the episodes
     about:object = None # What else `read` needs
     teacher:str = ''   # Who is asked

@@ -312,7 +312,7 @@ class Alfworld(GeneratedWorld):
         steps='`about` is the aim, such as heat; `value` the verbs in order, '
               'such as take, heat, move',
         habit='`about` is the occasion; `value` is open what is closed, which '
-              'is often left undone, or search each place once')
+              'is worth most where it is left undone, or search each place once')
     home = ('All episodes come from one household. Each kind of thing stays where '
             'it is kept, what has to come before a command stays the same, and the '
             'next games are played there.')
