@@ -128,8 +128,8 @@ def test_a_reply_that_was_cut_off_keeps_its_whole_objects_and_says_so():
 
 def test_the_same_twice_and_too_many():
     teacher, items = asked(
-        [skill(), skill(evidence=[2]), *(skill(principle=f'Advice {i}.') for i in range(30))])
-    assert len(items) == 23 and {r.reason for r in teacher.rejected} == {'said twice', 'more than 24 objects'}
+        [skill(), skill(evidence=[2]), *(skill(principle=f'Advice {i}.') for i in range(50))])
+    assert len(items) == 39 and {r.reason for r in teacher.rejected} == {'said twice', 'more than 40 objects'}
 
 def test_ids_from_the_teacher_are_never_used():
     items = asked([
