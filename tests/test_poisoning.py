@@ -362,7 +362,7 @@ def test_whatever_the_offline_teacher_writes_passes(episodes):
 def test_everyday_words_are_no_attack():
     plain = (Path(__file__).parent/'ordinary.txt').read_text(encoding='utf-8').splitlines()
     told = {text: suspicions(text) for text in plain}
-    assert len(plain) == 40 and not {text: found for text, found in told.items() if found}
+    assert len(plain) == 42 and not {text: found for text, found in told.items() if found}
 
 def test_what_the_prompts_show_as_advice_passes():
     shown = [o for kind in ('lessons', 'proposals', 'thoughts') for o in _example_in(prompt(kind))]

@@ -333,9 +333,13 @@ def as_data(
     return f'{quoted} ({omitted} characters omitted)' if omitted > 0 else quoted
 
 # %% ../../nbs/425_skills.guard.ipynb #064e67bd
+_was_seen = re.compile( # Evidence, which claims nothing for all goals
+    r'\b(?:was|were|lay|stood|held|found|seen)(?: (?:inside|there|open|seen|found|kept|it|them|one))*'
+    r' in (?:every|each|all)(?: [\w-]{1,20})? (?:task|goal|episode|game)s?\b', re.I)
+
 def suspicions(text:object)->list[str]: # Names of rules, in their order; empty for plain advice
     "What `text` contains that advice does not"
-    seen = _views(str(text)[:1001])
+    seen = [_was_seen.sub('', view) for view in _views(str(text)[:1001])]
     return [name for name, pattern in _RULES.items() if any(map(pattern.search, seen))]
 
 # %% ../../nbs/425_skills.guard.ipynb #378cb72a
