@@ -38,8 +38,9 @@ WORLD = world('alfworld')
 
 class Run:
     "One model in both places; what it said is kept in `folder`"
-    def __init__(self, model, url, policy_url, folder):
+    def __init__(self, model, url, policy_url, folder, served=None):
         self.folder = Path(folder)
+        self.served = served # What the servers said of the model, None to ask them
         asked = {'model.teacher_model_id': model, 'model.teacher_api_base': url}
         self.config = SkillRLConfig().merged({'env.episodes': EPISODES['policy']} | asked)
         self.chat = self.config.merged({'env.episodes': EPISODES['model'], 'model.policy_model_id': model,
@@ -48,7 +49,14 @@ class Run:
 
     def teachers(self, config):
         "The counting teacher and the model, which writes for who plays by `config`"
-        return dict(counting=WORLD.teacher(), model=build_teacher(config, self.folder/'teacher'))
+        teacher = build_teacher(config, self.folder/'teacher')
+        return dict(counting=WORLD.teacher(), model=self.known(teacher))
+
+    def known(self, asked):
+        "`asked`, a teacher or a policy, whose chat looks for replies of the model that was recorded"
+        if self.served is not None:
+            asked.chat.served = self.served
+        return asked
 
     def won(self, suite, bank, config=None, policy=None, games=GAMES):
         "By split the games of `suite`, 1 for one that was won; the embedded policy plays if none is named"
@@ -108,7 +116,7 @@ def evolved(run, suite):
 
 def played_by_model(run, suite):
     "Both teachers on episodes of the model, and the model with the bank that it wrote"
-    acting = build_policy(run.chat, folder=run.folder/'policy')
+    acting = run.known(build_policy(run.chat, folder=run.folder/'policy'))
     played = collect_games(acting, suite, run.chat)
     out = dict(household=suite.name, won=success_rate(played).mean, steps=sum(map(len, played)),
                none=run.won(suite, None))
@@ -180,14 +188,15 @@ def main(model, url, policy_url, folder, save, replay):
         model = known['model']
         url, policy_url = known['urls']
         unpack(known['replies'], folder)
-    run = Run(model, url, policy_url, folder)
+    run = Run(model, url, policy_url, folder, known.get('served'))
     suites = [HouseholdSuite(Household(name)) for name in HOUSEHOLDS]
     urls = [url, policy_url]
     found = dict(model=model, urls=urls, taught=[taught(run, suite) for suite in suites],
                  evolved=evolved(run, suites[0]), played=played_by_model(run, suites[1]))
     if save:
         shown = known.get('shown') or exchanges(folder)
-        write_json(save, found | dict(shown=shown, replies=kept_replies(folder)))
+        served = run.teachers(run.config)['model'].chat.served
+        write_json(save, found | dict(served=served, shown=shown, replies=kept_replies(folder)))
     return report(found)
 
 if __name__ == '__main__':

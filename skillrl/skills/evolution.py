@@ -15,7 +15,9 @@ from ..core.config import EvolutionConfig
 from .bank import Entry, Proposal, SkillBank
 from .distillation import OfflineTeacher, as_teacher
 from .guard import examine
-from .trials import Round, consider, refused_as, settle_trials, with_counts
+from .evidence import EpisodeReader, visits_of
+from .trials import (
+    Round, consider, doubt_places, refused_as, settle_trials, with_counts)
 from ..core.trajectory import Trajectory, by_category, rate_of_tries, select
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
@@ -127,6 +129,12 @@ def _settled(bank, experience, now): # And the rows of what changed
         return bank, []
     return settle_trials(bank, experience.elsewhere, now.router)
 
+def _doubted(bank, known, now, reader): # And the rows of what changed
+    "`bank` with those places on probation that nobody has tried and the episodes `known` speak against"
+    if now.config.gate != 'probation' or reader is None:
+        return bank, []
+    return doubt_places(bank, visits_of(known, reader))
+
 # %% ../../nbs/10_skills.evolution.ipynb #151f39f2
 def evolve(
     bank:SkillBank, # Left as it is
@@ -134,6 +142,7 @@ def evolve(
     teacher:object=None, # For `as_teacher`; an `OfflineTeacher` if left out
     config:EvolutionConfig|None=None, # The defaults if left out
     router:Callable|None=None, # Of the world
+    reader:EpisodeReader|None=None, # Of the world; without one no sighting speaks against a place
 )->tuple[SkillBank, dict]: # The new bank, and the record of the round; ValueError if a test game was played
     "One round: where the policy fails, and what of the teacher's answer held up"
     config = config or EvolutionConfig()
@@ -144,7 +153,8 @@ def evolve(
     weak, failures, diagnosis = _diagnose(seen, config)
     category_of = {t.id: t.category for t in known}
     now = Round(weak, config, category_of, router)
-    counted, verdicts = _settled(with_counts(bank, seen), experience, now) # What the episodes say
+    counted, doubted = _doubted(with_counts(bank, seen), known, now, reader) # What was seen
+    counted, settled = _settled(counted, experience, now) # What the trials say
     # What the teacher proposes
     teacher = as_teacher(teacher or OfflineTeacher(), 'propose')
     asked = _ask(teacher, counted, failures, known, weak, config.max_new_skills)
@@ -155,4 +165,4 @@ def evolve(
     refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows if not row['kept']]
     return new, dict(rule=config.gate, threshold=config.evolution_threshold) | diagnosis | dict(
         proposals=rows, kept=kept, refused=refused, version_before=before, version_after=after,
-        verdicts=verdicts + more)
+        verdicts=doubted + settled + more)

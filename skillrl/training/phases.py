@@ -352,7 +352,7 @@ def evolve_on(
         episodes = build_episodes(suite, games, bank, config)
         experience.seen = play_episodes(policy, episodes, suite, config, seed)
     of = world(config.env.name)
-    new, record = evolve(bank, experience, teacher or of.teacher(), config.evolution, of.router)
+    new, record = evolve(bank, experience, teacher or of.teacher(), config.evolution, of.router, of.reader())
     return new, dict(round=number, suite=suite.name, steps=sum(map(len, experience.seen))) | record
 
 # %% ../../nbs/615_training.phases.ipynb #16afebad
