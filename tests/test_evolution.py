@@ -1,19 +1,23 @@
 "Evolution with teachers and experience less tidy than the lesson's"
 import json
+from collections import Counter
 from dataclasses import replace
 import pytest
 from skillrl.core.config import EvolutionConfig
+from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.envs.alfworld.world import HouseholdSuite
-from skillrl.envs.base import SPLITS
+from skillrl.envs.base import SPLITS, world
 from skillrl.skills.bank import (
     diff, Mistake, Proposal, Skill, SkillBank, usefulness)
 from skillrl.skills.distillation import as_teacher, distill
+from skillrl.skills.evidence import claims, visits_of
 from skillrl.skills.evolution import (
     Experience, evolve, _weak_categories, with_counts)
 from skillrl.skills.trials import consider, refused_as, Round
 from skillrl.core.stats import wilson
 from skillrl.core.trajectory import Step, Trajectory
+from skillrl.viewers.bank_view import fates
 
 def played(name, n, categories=('cool', 'heat'), skills=('cool_001',)):
     "Lost episodes, `n` of each category, each of which was shown `skills`"
@@ -173,6 +177,35 @@ def test_a_bank_of_another_tool_can_evolve():
     bank = SkillBank.from_dict(dict(general_skills=[theirs], task_specific_skills={}))
     new, record = one_round(bank, Says(add(GOOD)), played('seen', 8, skills=['a']))
     assert record['kept'] == ['cool_001'] and new.get('a').stats['retrieved'] == 16
+
+# --- what sightings say ---
+
+READER = world('alfworld').reader()
+
+def test_a_place_that_nobody_tried_and_that_was_searched_in_vain_goes_on_trial():
+    house = Household('train-000')
+    seen = [play_expert(game, max_steps=15) for game in house.games('collect', 4)]
+    visits = visits_of(seen, READER)
+    egg = next(c.sighting.place for c in claims(visits) if c.thing == 'egg')
+    looks = Counter(place for v in visits if 'egg' in sum(v.found.values(), []) for place in v.found)
+    wrong = max((place for place in looks if place != egg), key=looks.get)
+    texts = [f'Look for egg in {place}.' for place in (egg, wrong, wrong, wrong, 'moon 1', wrong)]
+    bank = bank_of(*texts, category='general')
+    tried = dict(groups=1, tries_with=2, wins_with=1, tries_without=2, wins_without=2)
+    bank.get('general_003').stats = tried
+    bank.get('general_004').provenance = dict(proved='trials')
+    bank.get('general_006').status = 'probation'
+    def after(reader, **kw):
+        config = EvolutionConfig(evolution_threshold=0., **kw)
+        return evolve(bank, Experience([], seen), Says(), config, reader=reader)
+    new, record = after(READER)
+    assert [o.id for o in new.items('probation')] == ['general_002', 'general_006']
+    row, = record['verdicts']
+    assert row['id'] == 'general_002' and f'in {wrong} in' in row['reason']
+    assert new.get('general_002').provenance['doubted'] == row['reason']
+    fate, = fates(record, new)
+    assert fate.startswith('active → probation general_002') and row['reason'] in fate
+    assert not after(None)[1]['verdicts'] and not after(READER, gate='none')[1]['verdicts']
 
 # --- teachers ---
 

@@ -35,8 +35,8 @@ BOUNDS = {
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside. Proofs,
 # sessions and MCP came to 22,937 lines; ways, what finds them and what notices a change may add 800
 WHOLE = {
-    'code lines': 24_190,                       # 23,737
-    'tokens': 217_600,                          # 213,633, nine a line
+    'code lines': 24_215,                       # 23,737
+    'tokens': 217_840,                          # 213,633, nine a line
     'modules': 117,                             # 117
     'notebooks': 122,                           # 125
     'modules in the root': 1,                   # 2
@@ -51,7 +51,7 @@ WHOLE = {
     'commands': 15,                             # 13, prove and harvest
     'flags': 44,                                # 36, and 8 of these
     'lines of tests for one of the library': .85,
-    'words of prose': 57_300,                   # 55,000, a page on ways, a model in both places
+    'words of prose': 57_330,                   # 55,000, a page on ways, a model in both places
     'cells of a page of the loop': 90,          # 90
     'words of a page of the loop': 900,         # 900
 }

@@ -12,12 +12,13 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from ..core.config import EvolutionConfig
-from .bank import Entry, Proposal, SkillBank
+from .bank import Entry, PROBATION, Proposal, SkillBank
 from .distillation import OfflineTeacher, as_teacher
 from .guard import examine
-from .evidence import EpisodeReader, visits_of
-from .trials import (
-    Round, consider, doubt_places, refused_as, settle_trials, with_counts)
+from .evidence import EpisodeReader, counterevidence, visits_of
+from .facts import facts_of
+from .retrieval import advice
+from .trials import Round, consider, refused_as, settle_trials, with_counts
 from ..core.trajectory import Trajectory, by_category, rate_of_tries, select
 
 # %% ../../nbs/10_skills.evolution.ipynb #f31f2da2
@@ -129,11 +130,24 @@ def _settled(bank, experience, now): # And the rows of what changed
         return bank, []
     return settle_trials(bank, experience.elsewhere, now.router)
 
-def _doubted(bank, known, now, reader): # And the rows of what changed
-    "`bank` with those places on probation that nobody has tried and the episodes `known` speak against"
+def _places(o):
+    "Thing and place of each place that an entry names"
+    return [(fact.about.lower(), fact.value.lower()) for fact in facts_of(o) if fact.kind == 'place']
+
+def _doubt(bank, known, now, reader):
+    "Put places on probation that nobody has tried and the episodes `known` speak against; a row for each"
     if now.config.gate != 'probation' or reader is None:
-        return bank, []
-    return doubt_places(bank, visits_of(known, reader))
+        return []
+    untried = [o for o in bank.items('active') if not (o.stats.get('groups') or 'proved' in o.provenance)]
+    against = counterevidence([place for o in untried for place in _places(o)], visits_of(known, reader))
+    rows = []
+    for o in untried:
+        why = '; '.join(against[place] for place in _places(o) if place in against)
+        if why:
+            o.status = PROBATION
+            o.provenance = o.provenance | dict(doubted=why)
+            rows.append(dict(id=o.id, principle=advice(o), before='active', status=PROBATION, reason=why))
+    return rows
 
 # %% ../../nbs/10_skills.evolution.ipynb #151f39f2
 def evolve(
@@ -146,15 +160,15 @@ def evolve(
 )->tuple[SkillBank, dict]: # The new bank, and the record of the round; ValueError if a test game was played
     "One round: where the policy fails, and what of the teacher's answer held up"
     config = config or EvolutionConfig()
-    seen = list(experience.seen)
     _keep_apart(experience)
+    seen = list(experience.seen)
     known = [*experience.evidence, *seen]
-    # Which categories are weak, and which failures to study
-    weak, failures, diagnosis = _diagnose(seen, config)
+    weak, failures, diagnosis = _diagnose(seen, config) # What goes wrong, and what to study
     category_of = {t.id: t.category for t in known}
     now = Round(weak, config, category_of, router)
-    counted, doubted = _doubted(with_counts(bank, seen), known, now, reader) # What was seen
-    counted, settled = _settled(counted, experience, now) # What the trials say
+    counted = with_counts(bank, seen)
+    in_doubt = _doubt(counted, known, now, reader) # What the episodes saw
+    counted, verdicts = _settled(counted, experience, now) # What the trials say
     # What the teacher proposes
     teacher = as_teacher(teacher or OfflineTeacher(), 'propose')
     asked = _ask(teacher, counted, failures, known, weak, config.max_new_skills)
@@ -165,4 +179,4 @@ def evolve(
     refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows if not row['kept']]
     return new, dict(rule=config.gate, threshold=config.evolution_threshold) | diagnosis | dict(
         proposals=rows, kept=kept, refused=refused, version_before=before, version_after=after,
-        verdicts=doubted + settled + more)
+        verdicts=in_doubt + verdicts + more)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['on_trial', 'put_on_probation', 'TrialRetriever', 'draw_trials', 'with_counts', 'form', 'effects_by_form',
-           'settle_trials', 'choose_games', 'games_on_trial', 'Round', 'refused_as', 'doubt_places', 'consider']
+           'settle_trials', 'choose_games', 'games_on_trial', 'Round', 'refused_as', 'consider']
 
 # %% ../../nbs/482_skills.trials.ipynb #a3c5db0d
 import random, re
@@ -19,7 +19,7 @@ from ..core.config import EvolutionConfig
 from .bank import count_episode, Entry, PROBATION, Proposal, retire, SkillBank, with_id
 from .consolidation import fact_words, normal, subject_of, twin_of
 from .embedding import stem
-from .evidence import EpisodeReader, doubts
+from .evidence import EpisodeReader
 from .facts import facts_of
 from .retrieval import Retrieved, Retriever, advice
 from ..core.trajectory import as_router, Trajectory
@@ -486,23 +486,6 @@ def _try_again(bank, olds, why):
             doubted = bank.get(o.id)
             doubted.status = PROBATION
             doubted.provenance = o.provenance | dict(doubted=why)
-
-def doubt_places(
-    bank:SkillBank,
-    visits:list, # From `visits_of`
-)->tuple[SkillBank, list[dict]]: # A copy, and a row for each entry whose status changed
-    "Put on probation what nobody has tried and the sightings speak against"
-    bank = deepcopy(bank)
-    entries = [o for o in bank.items() if 'proved' not in o.provenance and _measured_effect(o) is None]
-    places = {o.id: [(f.about.lower(), f.value.lower()) for f in facts_of(o) if f.kind == 'place'] for o in entries}
-    reasons = doubts({place for its in places.values() for place in its}, visits)
-    rows = []
-    for o in entries:
-        why = '; '.join(reasons[place] for place in places[o.id] if place in reasons)
-        if why:
-            _try_again(bank, [o], why)
-            rows.append(dict(id=o.id, principle=advice(o), before='active', status=PROBATION, reason=why))
-    return bank, rows
 
 # %% ../../nbs/482_skills.trials.ipynb #fcfed2e7
 def consider(
