@@ -3132,6 +3132,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                       'skillrl/skills/evidence.py'),
                                          'skillrl.skills.evidence._Evidence.lately': ( 'skills.evidence.html#_evidence.lately',
                                                                                        'skillrl/skills/evidence.py'),
+                                         'skillrl.skills.evidence._Evidence.looks': ( 'skills.evidence.html#_evidence.looks',
+                                                                                      'skillrl/skills/evidence.py'),
                                          'skillrl.skills.evidence._Evidence.place': ( 'skills.evidence.html#_evidence.place',
                                                                                       'skillrl/skills/evidence.py'),
                                          'skillrl.skills.evidence._Evidence.ranked': ( 'skills.evidence.html#_evidence.ranked',
