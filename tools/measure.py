@@ -35,8 +35,8 @@ BOUNDS = {
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside. Proofs,
 # sessions and MCP came to 22,937 lines; ways, what finds them and what notices a change may add 800
 WHOLE = {
-    'code lines': 24_215,                       # 23,737
-    'tokens': 217_840,                          # 213,633, nine a line
+    'code lines': 24_220,                       # 23,737
+    'tokens': 217_900,                          # 213,633, nine a line
     'modules': 117,                             # 117
     'notebooks': 122,                           # 125
     'modules in the root': 1,                   # 2

@@ -207,20 +207,21 @@ _RECENT = 6 # Looks into a place that still count
 
 @patch
 def count(self:_Evidence, room:object, thing:str, place:str)->tuple[int, int]: # (n, m)
-    "How often the thing was there, and how often it was looked for there where it could have been"
-    looked = self.looks(room, thing, place)
-    where, since = self.lately(room, thing)
+    "As `tally`, and little where the thing was lately seen elsewhere"
+    where, _ = self.lately(room, thing)
     if where and place not in where:
         return 1, _RECENT
-    if where:
+    return self.tally(room, thing, place)
+
+@patch
+def tally(self:_Evidence, room:object, thing:str, place:str)->tuple[int, int]: # (n, m)
+    "How often the thing was there, and how often it was looked for there where it could have been"
+    looked = [pair for pair in self.looked[room, place] if pair[0] in self.has[room, thing]]
+    where, since = self.lately(room, thing)
+    if place in where:
         looked = looked[looked.index((since, place)):]
     recent = looked if self.pooled else looked[-_RECENT:]
     return len(self.seen[room, thing, place].intersection(recent)), len(recent)
-
-@patch
-def looks(self:_Evidence, room:object, thing:str, place:str)->list[tuple[str, str]]: # In order
-    "The looks into a place, as pairs of game and place, where the thing could have been there"
-    return [pair for pair in self.looked[room, place] if pair[0] in self.has[room, thing]]
 
 @patch
 def lately(self:_Evidence, room:object, thing:str)->tuple[set, str]: # Empty with rooms pooled
@@ -388,11 +389,8 @@ def counterevidence(
     evidence = _Evidence(visits)
     out = {}
     for thing, place in places:
-        rooms = [room for room, at in evidence.looked if at == place]
-        looks = [evidence.looks(room, thing, place)[-_RECENT:] for room in rooms]
-        counts = [(len(evidence.seen[room, thing, place].intersection(its)), len(its))
-                  for room, its in zip(rooms, looks) if its]
-        beliefs = [(_belief(n, m, evidence.recurrence), n, m) for n, m in counts]
+        counts = [evidence.tally(room, thing, place) for room, at in evidence.looked if at == place]
+        beliefs = [(_belief(n, m, evidence.recurrence), n, m) for n, m in counts if m]
         belief, n, m = max(beliefs, default=(1, 0, 0))
         if m >= _LOOKS and belief < _MIN_BELIEF:
             out[thing, place] = f'{thing} was in {place} in {n} of {m} looks'
