@@ -137,7 +137,8 @@ def _eval_job(args, c):
 # %% ../../nbs/860_cli.jobs.ipynb #d6519025
 _MODELS = 'policy_model policy_url policy_command teacher teacher_url teacher_command'.split()
 _BANK = ['policy', 'env', 'suite', 'url', 'mock', 'games', *_MODELS]
-_PROVE = 'skill agent judge judge_url run_checks policy_model policy_url teacher teacher_url teacher_command'.split()
+_PROVE = ['skill', 'agent', 'judge', 'judge_url', 'run_checks', 'policy_model', 'policy_url',
+          'teacher', 'teacher_url', 'teacher_command']
 
 _JOBS = { # Kind → what makes it, the flags that it reads
     'skill_bank': (_bank_job, _BANK),

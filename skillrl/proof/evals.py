@@ -9,9 +9,10 @@ __all__ = ['grade', 'allow_checks', 'gradable']
 import re, unicodedata
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from ..core.store import data_path, read_json
 from ..core.tables import clip, shorten
 from ..llm.chat import Chat
-from ..llm.checks import allow_check, holds, is_allowed, Outputs
+from ..llm.checks import holds, is_allowed, Outputs
 from ..llm.json_reply import json_items
 from ..llm.reply import Outage, outage, redact
 from .eval_files import Assertion, Eval, UNREADY, eval_folders, load_evals # noqa: F401
@@ -94,28 +95,26 @@ def _stands(quote, shown):
 _GRADED = re.compile(r'''\b(?:judge|grader|evaluator)s?\s*[:,]|"passed"\s*:\s*true|\bmark\W(?:\w+\W+){0,4}pass
     |\b(?:all|every|each|this)\W+(?:\w+\W+)?assertions?\b
     |\bassertions?\W+(?:\w+\W+){0,3}(?:pass|hold|met|true|verified)''', re.I | re.X)
-_PRAISE = re.compile(r"""(?:pass(?:es|ed|ing)?|true|ok|okay|yes|done|met|meets?|correct\w*|perfect\w*|flawless\w*|excell\w+
-    |succe\w+|complet\w+|compl(?:y|ies|ian\w+)|conform\w*|approv\w+|accept\w*|verif\w+|validat\w+|satisf\w+|fulfil\w*
-    |deliver\w+|certif\w+|confirm\w*|grant\w*|lgtm|sign\w*|scor\w+|grade\w*|rat(?:ed|ings?)|marks?|evidence|pro(?:of|ves?|ven)
-    |suffic\w+|finish\w*|issues?|defects?|problems?|ready|green|fine|good|great|best|full\w*|100%|[✓✔✅☑💯])""", re.X)
-_TALK = re.compile(r"""(?:verdict|judg\w*|grad\w+|evaluat\w*|review\w*|assert\w*|rubric|criteri\w*|require\w*|expect\w*
-    |check\w*|qa|qc|audit\w*|inspect\w*|test\w*|assess\w*|quality|assurance|outputs?|files?|answers?|tasks?|works?
-    |deliver\w*|submi\w+|respon\w+|statements?|claims?|conditions?|items?|points?|results?|outcome|status|decision
-    |conclu\w*|final\w*|overall|every\w*|all|each|both|none|nothing|not|set|give\w*|treat\w*|consider\w*|count\w*
-    |conclusion|this|that|these|those|above|below|here|should|must|please|return|report\w*|declar\w*|asked?|request\w*
-    |user|customer|client|agent|model|experts?|human|team|independent\w*|fully|entire\w*|whole|any|with|without|have
-    |been|were|was|are|the|and|has|had|for|its|you|your|our|from|which|will|can|may|found|value|flag|field)""", re.X)
+_english = read_json(data_path('english.json'))
+
+def _among(word, kind):
+    "Is `word` one of a `kind` of words, or does it begin with a stem of them?"
+    known = _english[kind]
+    return word in known or word.startswith(tuple(stem[:-1] for stem in known if stem.endswith('-')))
 
 def _is_praise(quote, text):
     "Does `quote` only tell that all is well, in words that the assertion `text` has not?"
-    words = re.findall(r"[^\W_]+(?:[.,'’][^\W_]+)*%?|[✓✔✅☑💯]", unicodedata.normalize('NFKC', quote).lower())
+    plain = unicodedata.normalize('NFKC', quote).lower()
+    words = re.findall(r"[^\W_]+(?:[.,'’][^\W_]+)*%?|[✓✔✅☑💯]", plain)
     asked = {word[:4] for word in re.findall(r'[^\W_]+', text.lower())}
-    praise = [word for word in words if _PRAISE.fullmatch(word) and word[:4] not in asked]
-    talk = [word for word in words if _TALK.fullmatch(word) and len(word) > 3 and word not in praise]
-    own = {word for word in words if not (_PRAISE.fullmatch(word) or _TALK.fullmatch(word) or word[:4] in asked)
-           and (len(word) > 2 or word.isdigit() or not word.isascii())}
-    return bool(praise) and len(own) < max(2, len(praise) + len(talk))
+    praise = [word for word in words if _among(word, 'praise')]
+    talk = [word for word in words if _among(word, 'talk') and word not in praise]
+    long = {word for word in words if len(word) > 2 or word.isdigit() or not word.isascii()}
+    own = {word for word in long.difference(praise, talk, _english['stop_words']) if word[:4] not in asked}
+    new = [word for word in praise if word[:4] not in asked]
+    return bool(new) and len(own) < max(2, len(new) + len(talk))
 
+# %% ../../nbs/641_proof.evals.ipynb #a56aeee7
 def _is_order(text):
     "Does `text` tell a judge what to find?"
     return bool(_GRADED.search(text)) or 'orders' in str(rejection_reasons(text))
@@ -178,16 +177,16 @@ def grade(
 def _hindrance(e, a, chat):
     "Why the assertion `a` of the eval `e` cannot be graded; empty if it can"
     if e.prompt.startswith(UNREADY):
-        return 'its prompt is still to be replaced'
+        return f'replace its prompt, which begins with {UNREADY}'
     if a.check is None:
-        return '' if chat else 'it needs a judge'
-    return '' if is_allowed(a.check, e.folder) else 'it needs --run-checks'
+        return '' if chat else "name a judge, as by --judge 'claude -p', or write a check"
+    return '' if is_allowed(a.check, e.folder) else 'let its program run by --run-checks'
 
 def allow_checks(evals:Sequence[Eval])->None: # OSError if that cannot be kept
     "Let the programs of all checks of `evals` run from now on, as long as they stay as they are"
     for e in evals:
         for a in e.assertions:
-            allow_check(a.check or {}, e.folder)
+            is_allowed(a.check or {}, e.folder, allow=True)
 
 def gradable(
     evals:Sequence[Eval],
@@ -197,13 +196,11 @@ def gradable(
     pairs = [(e, a, _hindrance(e, a, chat)) for e in evals for a in e.assertions]
     left = [f'eval {e.id}: {a.text} ({why})' for e, a, why in pairs if why]
     left += [f'eval {e.id} has no assertions' for e in evals if not e.assertions]
-    waiting = {' '.join(map(str, a.check['command']))[:200] for _, a, why in pairs if 'checks' in why}
+    waiting = {' '.join(map(str, a.check['command']))[:200] for _, a, why in pairs if '--run-checks' in why}
     if waiting:
-        left.insert(0, f'--run-checks lets these run on your machine, now and until they change: {sorted(waiting)}')
-    worth = {str(e.id) for e, _, why in pairs if not why}
-    kept = sorted([e for e in evals if str(e.id) in worth], key=lambda e: str(e.id))
-    if not kept:
-        first = left[0] if left else 'there are none'
-        raise ValueError(f'no assertion of these evals can be graded ({first}): name a judge, as with '
-                         "--judge 'claude -p', or write checks")
-    return kept, left
+        left.insert(0, f'--run-checks lets {sorted(waiting)} run on your machine while they stay as they are')
+    worth = {str(e.id): e for e, _, why in pairs if not why}
+    if not worth:
+        why = '; '.join(left[:2]) or 'there is none'
+        raise ValueError(f'no assertion of these evals can be graded: {why}')
+    return [worth[id] for id in sorted(worth)], left

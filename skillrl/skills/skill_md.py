@@ -355,54 +355,59 @@ def from_skill_md(
 # %% ../../nbs/445_skills.skill_md.ipynb #a337b359
 _UPWARDS = re.compile(r'(?<![\w./-])(?:\.\./)+[\w./-]*\w') # A path in a text
 
+def _target(path):
+    "Where `path` leads; git writes a link as a file with its path where a system has none"
+    text = path.read_text('utf-8', 'replace') if path.is_file() and path.stat().st_size < 300 else ''
+    link = _UPWARDS.fullmatch(text.strip())
+    return (path.parent/link[0] if link and (path.parent/link[0]).exists() else path).resolve()
+
 def _may_follow(path, skill):
     "Does `path` lie near `skill`, and not hidden?"
     roots = [p for p in (skill, *skill.parents) if (p/'.git').exists()]
-    tops = [skill.parent, *roots[:1]]
-    inner = [path.relative_to(top).parts for top in tops if path.is_relative_to(top)]
+    inner = [path.relative_to(top).parts for top in (skill.parent, *roots[:1]) if path.is_relative_to(top)]
     return bool(inner) and not any(part.startswith('.') for part in inner[0])
 
 def _below(folder, skill, name='', above=())->Iterator:
     "(path, file) of all that lies below `folder`; no file for what is left out"
     for p in sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else []:
-        real, key = p.resolve(), name + p.name
-        leads_out = p.is_symlink() and not _may_follow(real, skill)
-        if leads_out or real in above:
+        real, key = _target(p), name + p.name
+        if real in above or real != p and not _may_follow(real, skill):
             yield key, None
         elif real.is_dir() and p.name != '.git':
             yield from _below(real, skill, f'{key}/', {*above, real})
         elif real.is_file() and os.access(real, os.R_OK):
             yield key, real
 
-def _named(skill, files)->Iterator:
-    "The same for what the texts of `skill` name beside it"
-    texts = [(p, file.read_text('utf-8', 'replace')) for p, file in files.items() if p.endswith('.md')]
-    paths = [os.path.normpath(skill/p/'..'/link) for p, text in texts for link in _UPWARDS.findall(text)]
-    for path in map(Path, paths):
-        key, real = Path(os.path.relpath(path, skill)).as_posix(), path.resolve()
-        if path.is_relative_to(skill) or not path.exists():
+# %% ../../nbs/445_skills.skill_md.ipynb #fb016ee6
+def _beside(skill, text, path)->Iterator:
+    "The same for what the `text` at `path` names beside its skill"
+    for link in _UPWARDS.findall(text):
+        near = Path(os.path.normpath(skill/path/'..'/link))
+        key = Path(os.path.relpath(near, skill)).as_posix()
+        if near.is_relative_to(skill) or not near.exists():
             continue
-        if not re.match(r'\.\./\w', key) or not _may_follow(real, skill) or path.name == 'SKILL.md':
+        if not re.match(r'\.\./\w', key) or near.name == 'SKILL.md' or not _may_follow(near.resolve(), skill):
             yield key, None
-        elif real.is_dir():
-            yield from _below(real, skill, f'{key}/', {real})
         else:
-            yield key, real
+            yield from _below(near.resolve(), skill, f'{key}/') if near.is_dir() else [(key, near.resolve())]
 
 def _all_files(folder):
     skill = Path(folder).resolve()
-    own = dict(_below(skill, skill, above={skill}))
-    return own | dict(_named(skill, {k: p for k, p in own.items() if p}))
+    found = dict(_below(skill, skill, above={skill}))
+    for path, file in list(found.items()):
+        if file and path.endswith('.md'):
+            found |= _beside(skill, file.read_text('utf-8', 'replace'), path)
+    return sorted(found.items())
 
 def skill_files(
     folder:str|Path, # Of a skill
 )->dict: # Path from `folder` → file, sorted; one that begins with `../` lies beside the skill
     "All files of a skill, those that it links to in its repository too"
-    return {k: p for k, p in sorted(_all_files(folder).items()) if p}
+    return {k: p for k, p in _all_files(folder) if p}
 
 def left_out(
     folder:str|Path, # Of a skill
 )->list[str]: # A sentence for each
     "What a skill links to and no agent gets"
-    return [f'{Path(folder).name}: {k} is left out, for it leads away: put a copy into the skill'
-            for k, p in sorted(_all_files(folder).items()) if p is None]
+    return [f'{Path(folder).name}: {k} is left out, for it leads away: put a copy into the skill.'
+            for k, p in _all_files(folder) if not p]
