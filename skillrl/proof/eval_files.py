@@ -19,12 +19,11 @@ from ..core.store import atomic_write, read_json, write_json
 from ..core.trajectory import assert_object
 from ..llm.chat import Chat
 from ..llm.checks import first_of, harbor_check, require_check, typed_check
-from ..llm.command import plain_files
 from ..llm.json_reply import json_items
 from ..llm.reply import mend_unicode
 from ..skills.guard import as_data
 from ..skills.questions import text_field
-from ..skills.skill_md import left_out, split_text, yaml_map
+from ..skills.skill_md import left_out, skill_files, split_text, yaml_map
 
 # %% ../../nbs/640_proof.eval_files.ipynb #e56476c7
 def _front(folder):
@@ -95,32 +94,30 @@ class Eval:
 def _path(name):
     "`name` as a path from a folder; ValueError if it leads elsewhere"
     part = Path(str(name))
-    if part.is_absolute() or '..' in part.parts or not isinstance(name, str):
+    if part.is_absolute() or '..' in part.parts or not part.parts or not isinstance(name, str):
         raise ValueError(f'{name!r} is no file in a folder: give a path as seen from there')
-    return part
+    return part.as_posix()
 
-def _inside(folder, name):
-    "The file or folder `name` of the skill `folder`; ValueError if it is none, or lies elsewhere"
-    places = [(top/_path(name)).resolve() for top in (folder, folder/'evals')]
-    there = [p for p in places if p.exists() and p.is_relative_to(folder)]
-    if not there:
-        raise ValueError(f'{name!r} is no file in {folder}: give the path of one, as seen from there')
-    return there[0]
+def _inside(there, name):
+    "Path below `name` → file of those in the skill `there`; ValueError if it has none"
+    for key in (_path(name), f'evals/{_path(name)}'):
+        found = {k.removeprefix(key): p for k, p in there.items() if f'{k}/'.startswith(f'{key}/')}
+        if found:
+            return found
+    raise ValueError(f'{name!r} is no file in the skill: give the path of one, as seen from its folder')
 
 _kept = TemporaryDirectory(prefix='skillrl-') # Texts that stand in evals, as files
 
-def _files(folder, entry)->Iterator:
-    "(path in the run's folder, file) of what `files` means by `entry`"
+def _files(there, entry):
+    "Path in the run's folder → file of what `files` means by `entry`; `there` are those of the skill"
     d = entry if isinstance(entry, dict) else dict(path=entry)
-    name, text = first_of(d, 'path name filename target dest'), first_of(d, 'content contents text')
-    part = _path(name)
+    text = first_of(d, 'content contents text')
+    name = _path(first_of(d, 'path name filename target dest'))
     if isinstance(text, str):
         data = text.encode(errors='replace')
-        yield part.as_posix(), atomic_write(Path(_kept.name)/sha256(data).hexdigest(), data)
-        return
-    there = _inside(folder, first_of(d, 'source src from') or name)
-    below = plain_files(there) if there.is_dir() else {'': there}
-    yield from (((part/k).as_posix(), p) for k, p in below.items())
+        return {name: atomic_write(Path(_kept.name)/sha256(data).hexdigest(), data)}
+    found = _inside(there, first_of(d, 'source src from') or name)
+    return {f'{name}{below}': p for below, p in found.items()}
 
 # %% ../../nbs/640_proof.eval_files.ipynb #9f0cc1a1
 _SPELLED = dict(
@@ -209,7 +206,8 @@ def _eval(folder, d, n=0):
     name = re.sub(r'[^\w.-]+', '-', str(id)).strip('.-')[:64] # It names a folder
     if type(id) not in (int, str) or not name:
         raise ValueError(f'`id` is {id!r}: give a number, or a text with a letter or a digit')
-    files = dict(pair for entry in _listed(d, 'files') for pair in _files(folder, entry))
+    there = skill_files(folder) if first_of(d, _SPELLED['files']) else {}
+    files = dict(pair for entry in _listed(d, 'files') for pair in _files(there, entry).items())
     words = expected[:100_000] if isinstance(expected, str) else ''
     return Eval(id if type(id) is int else name, prompt, words, files, _assertions(d, expected), folder)
 
@@ -250,11 +248,15 @@ def load_evals(
 )->list[Eval]: # ValueError, in one sentence, names file, eval and field; OSError without a file
     "What `skill` is tried on"
     folder = Path(skill).resolve()
-    _inside(folder, 'SKILL.md')
+    if 'SKILL.md' not in skill_files(folder):
+        raise ValueError(f'{folder} holds no SKILL.md of its own: name the folder of a skill')
     path = Path(file) if file else _evals_file(folder)
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ValueError(f'{path} is no ordinary file: put a copy of the evals there')
-    evals, records = {}, _records(path, folder)
+    try:
+        evals, records = {}, _records(path, folder)
+    except ValueError as e:
+        raise ValueError(str(e) if str(path) in str(e) else f'{path}: {e}') from None
     for n, (place, d) in enumerate(records, 1):
         try:
             found = _eval(place, d, n)
