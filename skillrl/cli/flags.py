@@ -152,6 +152,7 @@ def acts(args:Namespace)->tuple[Any, Any]: # Of `Agent` and `Chat`; ValueError i
     judge = None
     if args.judge and not args.judge_url and which(shlex.split(args.judge)[0]):
         judge = program_chat(args.judge)
+        judge.model = args.judge # By which a proof knows it
     elif args.judge:
         judge = build_client(args.judge, args.judge_url, '')
     if args.agent == 'chat' and not args.policy_model:

@@ -436,7 +436,7 @@ def _begin_evals(folders, chat):
         print(f'{draft_evals(folder, chat)}: read these evals and mend them, then skillrl prove {folder}')
 
 # %% ../../nbs/855_cli.steps.ipynb #de2c3486
-def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; errors of `prove`
+def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; ValueError, and errors of `prove`
     "say whether a skill helps an agent, from paired runs with it and without it"
     if args.sample:
         _take_sample(args)

@@ -95,7 +95,7 @@ def _path(name):
     "`name` as a path from a folder; ValueError if it leads elsewhere"
     part = Path(str(name))
     if part.is_absolute() or '..' in part.parts or not part.parts or not isinstance(name, str):
-        raise ValueError(f'{name!r} is no file in a folder: give a path as seen from there')
+        raise ValueError(f'`files`: {name!r} is no file in the skill: give the path of one, as seen from there')
     return part.as_posix()
 
 def _inside(there, name):
@@ -104,7 +104,7 @@ def _inside(there, name):
         found = {k.removeprefix(key): p for k, p in there.items() if f'{k}/'.startswith(f'{key}/')}
         if found:
             return found
-    raise ValueError(f'{name!r} is no file in the skill: give the path of one, as seen from its folder')
+    raise ValueError(f'`files`: {name!r} is no file in the skill: give the path of one, as seen from there')
 
 _kept = TemporaryDirectory(prefix='skillrl-') # Texts that stand in evals, as files
 
