@@ -1,5 +1,5 @@
 "A proof: runs that are killed, lost, limited and graded late, and what it leaves"
-import json, os, random, re, signal, subprocess, sys, time
+import json, os, random, re, shlex, signal, subprocess, sys, time
 from pathlib import Path
 import pytest
 from skillrl.cli.main import main
@@ -176,7 +176,7 @@ def test_it_is_said_what_cannot_be_graded_and_a_wrong_setting(tmp_path, capsys):
     assert main(['prove', str(skill), '--agent', 'sh', '--set', 'round=3']) == 1
     assert 'round' in capsys.readouterr().err and not Path(tmp_path/'words-workspace').exists()
 
-JUDGE = '''import json, os, re, sys
+GRADES = '''import json, os, re, sys
 asked = sys.stdin.read()
 with open(sys.argv[1], 'a') as f:
     f.write(asked.split('Final answer:')[1] + chr(10))
@@ -186,14 +186,13 @@ print(json.dumps([dict(assertion=1, passed=passed, evidence='kettle')]))
 
 def test_a_judge_may_be_a_command_that_sees_no_arm_and_no_name(tmp_path, capsys):
     skill, evals = chat_skill(tmp_path)
-    (tmp_path/'judge.py').write_text(JUDGE)
+    (tmp_path/'grades.py').write_text(GRADES)
     agent, seen = agent_in(tmp_path)[0], tmp_path/'seen.txt'
-    judge = f'{sys.executable} {tmp_path/"judge.py"} {seen}'
-    code = main(['prove', str(skill), '--agent', agent, '--judge', judge, '--evals', str(evals),
-                 '--set', 'rounds=4', 'parallel=1'])
+    line = f'prove {skill} --agent "{agent}" --evals {evals} --set rounds=4 parallel=1 --judge '
+    code = main(shlex.split(f'{line} "{sys.executable} {tmp_path/"grades.py"} {seen}"'))
     assert code == 0 and 'it helps' in capsys.readouterr().out
     assert 'Assertion 1' in seen.read_text() and not re.search('words|with_skill|SKILL.md', seen.read_text())
-    assert main(['prove', str(skill), '--agent', agent, '--judge', 'no-such-judge -p', '--evals', str(evals)]) == 1
+    assert main(shlex.split(f'{line} "no-such-program -p"')) == 1
 
 def test_the_sample_needs_no_key_and_says_what_its_text_is_worth(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

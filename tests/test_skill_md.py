@@ -522,8 +522,8 @@ def write(top, *names):
         (top/name).parent.mkdir(parents=True, exist_ok=True)
         (top/name).write_text(name)
 
-SHARED = ['docs/price.md', 'skills/_shared/style.md', 'skills/_shared/more/a.md', '.env', 'skills/other/SKILL.md',
-          'docs/deep/b.md', 'skills/.hidden.md', 'skills/eggs/own.md']
+SHARED = ['docs/price.md', 'skills/_shared/style.md', 'skills/_shared/more/a.md', '.env',
+          'skills/other/SKILL.md', 'docs/deep/b.md', 'skills/.hidden.md', 'skills/eggs/own.md']
 
 @links
 @pytest.mark.parametrize('git', [True, False])
@@ -532,7 +532,8 @@ def test_links_within_a_repository_are_followed_and_what_is_left_out_is_said(tmp
     write(top, *SHARED)
     (tmp_path/'outside.md').write_text('outside')
     put(top/'skills', 'eggs', page())
-    for name, to in {'style.md': '../_shared/style.md', 'price.md': '../../docs/price.md', 'more': '../_shared/more',
+    for name, to in {'style.md': '../_shared/style.md', 'price.md': '../../docs/price.md',
+                     'more': '../_shared/more',
                      'env': '../../.env', 'out.md': '../../../outside.md', 'loop': '.', 'none': 'nothing',
                      'passwd': '/etc/passwd', 'hid.md': '../.hidden.md', 'deep': '../../docs/deep'}.items():
         (skill/name).symlink_to(to)
@@ -549,19 +550,21 @@ def test_links_within_a_repository_are_followed_and_what_is_left_out_is_said(tmp
 def test_texts_name_files_beside_their_skill(tmp_path):
     top = tmp_path/'repo'
     write(top, *SHARED, '.git/HEAD')
-    body = 'See [style](../_shared/style.md), `../_shared/more`, ../other/SKILL.md, ../../docs/price.md, ../none.md\n'
+    body = '[style](../_shared/style.md), ../_shared/more, ../other/SKILL.md, ../../docs/price.md ../no.md\n'
     put(top/'skills', 'eggs', page(body=body))
     (top/'skills'/'eggs'/'refs').mkdir()
     (top/'skills'/'eggs'/'refs'/'a.md').write_text('../own.md ../../_shared/style.md')
     files = skill_files(top/'skills'/'eggs')
     assert list(files) == ['../_shared/more/a.md', '../_shared/style.md', 'SKILL.md', 'own.md', 'refs/a.md']
-    assert [line.split(' ')[1] for line in left_out(top/'skills'/'eggs')] == ['../../docs/price.md', '../other/SKILL.md']
+    out = [line.split(' ')[1] for line in left_out(top/'skills'/'eggs')]
+    assert out == ['../../docs/price.md', '../other/SKILL.md']
 
 def test_a_link_that_git_wrote_as_a_file_is_one(tmp_path):
     write(tmp_path, 'skills/_shared/style.md')
     refs = put(tmp_path/'skills', 'eggs', page()).parent/'refs'
     refs.mkdir()
-    for name, text in {'a.md': '../../_shared/style.md', 'b.md': '../../_shared/none.md', 'c.md': '../SKILL.md x'}.items():
+    texts = {'a.md': '../../_shared/style.md', 'b.md': '../../_shared/none.md', 'c.md': '../SKILL.md x'}
+    for name, text in texts.items():
         (refs/name).write_text(text)
     found = {k: p.read_text() for k, p in skill_files(refs.parent).items() if k.startswith('refs')}
     assert found == {'refs/a.md': 'skills/_shared/style.md', 'refs/b.md': '../../_shared/none.md',

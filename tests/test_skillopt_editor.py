@@ -378,7 +378,10 @@ def test_the_head_stays_behind_empty_lines_and_with_other_line_ends(before, end)
     assert new.startswith(doc[: doc.index('Eggs')]) and new.count(end) >= new.count('\n')
 
 
-@pytest.mark.parametrize('n, more, fits', [(25_000, 4_000, True), (25_000, 6_000, False), (100, 19_000, True)])
+GROWTH = [(25_000, 4_000, True), (25_000, 6_000, False), (100, 19_000, True)]
+
+
+@pytest.mark.parametrize('n, more, fits', GROWTH)
 def test_a_skill_of_any_length_may_grow(n, more, fits):
     skill = 'a' * (n - 1) + '\n'
     state = SimpleNamespace(initial=skill, skill=skill)

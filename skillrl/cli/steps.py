@@ -29,8 +29,8 @@ from ..envs.base import world
 
 # %% ../../nbs/855_cli.steps.ipynb #855imports2
 from ..llm.command import copy_files, plain_files
-from ..proof.eval_files import draft_evals, eval_folders, load_evals
-from ..proof.evals import allow_checks
+from ..proof.eval_files import draft_evals
+from ..proof.evals import allow_checks, eval_folders, load_evals
 from ..proof.prove import prove, ProofConfig
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
 from ..skills.distillation import distill as distill_bank

@@ -14,7 +14,7 @@ from filecmp import cmp
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from ..core.store import fingerprint, JsonlLog
+from ..core.store import data_path, fingerprint, JsonlLog, read_json
 from ..core.trajectory import assert_object, build
 from .command import copy_files, plain_files, run_program, safe_env, why_lost
 
@@ -129,12 +129,14 @@ def harbor_check(
 def _key(check, folder):
     "What tells the command of `check`, and what lies beside its programs, from others"
     parts = list(map(str, check['command']))
-    words = [word for part in parts for word in (part, *re.split(r'''[\s'"=;|&<>()]+''', part))]
-    named = [Path(word.replace('{skill}', str(folder))) for word in words]
-    ours = [p for p in named if p.is_relative_to(folder) and p.exists()]
-    beside = [p for near in ours for p in plain_files(near if near.is_dir() else near.parent).values()]
-    files = sorted({p.resolve() for p in (*ours, *beside) if p.is_file()} - {folder/'SKILL.md'})
-    return fingerprint([parts, [[p.name, sha256(p.read_bytes()).hexdigest()] for p in files]])
+    words = [*parts, *re.split(r'''[\s'"=;|&<>()]+''', ' '.join(parts))]
+    paths = {Path(os.path.normpath(word.replace('{skill}', str(folder)))) for word in words}
+    files = {p for p in paths if p.is_absolute() and p.is_file()}
+    for p in paths:
+        if p.is_relative_to(folder) and p.exists():
+            files.update(plain_files(p if p.is_dir() else p.parent).values())
+    hashes = {str(p): sha256(p.read_bytes()).hexdigest() for p in files - {folder/'SKILL.md'}}
+    return fingerprint([parts, sorted(hashes.values())])
 
 def is_allowed(
     check:dict,
@@ -214,13 +216,7 @@ def holds(
     return next((look for look in looks if not look[0]), looks[-1])
 
 # %% ../../nbs/357_llm.checks.ipynb #fde096b3
-_KINDS = dict(equals='equals equal exact', matches='matches match regex regexp pattern',
-              contains='contains contain icontains includes include substring keyword keywords excludes',
-              exists='exists exist created')
-_NOT = set('not no never absent excludes'.split())
-_AROUND = set('output response answer text stdout file files does must should all any insensitive'.split())
-_VALUES = 'value values pattern patterns regex expected substring keywords keyword string'
-_PATHS = 'path file filename file_path target'
+_names = read_json(data_path('evals.json'))
 
 def first_of(
     d:dict,
@@ -230,17 +226,17 @@ def first_of(
     return next((d[name] for name in names.split() if d.get(name) is not None), None)
 
 def _kind_of(name):
-    "Which of `_KINDS` is spelled `name`, empty if none, and its words"
+    "What kind of check is spelled `name`, empty if none, and its words"
     words = {word.lower() for word in re.findall('[A-Za-z][a-z]*', str(name))}
-    kind = next((kind for kind, names in _KINDS.items() if words & set(names.split())), '')
-    unknown = words - _NOT - _AROUND - set(' '.join(_KINDS.values()).split())
-    return '' if unknown else kind, words
+    kinds = {kind: words.intersection(names.split()) for kind, names in _names['kinds'].items()}
+    rest = words.difference(*kinds.values(), _names['not'].split(), _names['around'].split())
+    return '' if rest else next((kind for kind, known in kinds.items() if known), ''), words
 
 # %% ../../nbs/357_llm.checks.ipynb #5f1d03e5
 def _coded(kind, words, value, path):
     "The checks that `value` means under a name of these `words`"
     values = [str(v) for v in (value if isinstance(value, list) else [value]) if v not in (None, '')]
-    no = bool(words & _NOT) or value is False
+    no = not words.isdisjoint(_names['not'].split()) or value is False
     if kind == 'exists':
         return [dict(file=name, exists=not no) for name in ([path] if path else values)]
     if kind == 'equals':
@@ -255,9 +251,9 @@ def typed_check(
     d:dict, # Such as `{"type": "contains", "value": "price"}`
 )->dict|None: # None where code cannot tell
     "The check that an assertion with a type means"
-    path, (kind, words) = str(first_of(d, _PATHS) or ''), _kind_of(d.get('type', ''))
-    named = [(kind, words, first_of(d, _VALUES))] if kind else []
-    if not kind and words <= _AROUND:
+    path, (kind, words) = str(first_of(d, _names['path']) or ''), _kind_of(d.get('type', ''))
+    named = [(kind, words, first_of(d, _names['value']))] if kind else []
+    if not kind and words.issubset(_names['around'].split()):
         named = [(*_kind_of(k), v) for k, v in d.items() if _kind_of(k)[0]]
     checks = [check for each in named for check in _coded(*each, path)]
     return dict(every=checks) if len(checks) > 1 else checks[0] if checks else None

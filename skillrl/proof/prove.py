@@ -22,8 +22,7 @@ from ..llm.chat import Chat
 from ..llm.reply import RunStopped
 from .agents import Agent, agent_version, run_agent
 from .claims import Analysis, ProofPlan, analyse, runs_needed
-from .eval_files import caveats, skill_names
-from .evals import gradable, grade, load_evals
+from .evals import caveats, gradable, grade, load_evals, skill_names
 from ..skills.skill_md import skill_files
 
 # %% ../../nbs/648_proof.prove.ipynb #0b07f5eb

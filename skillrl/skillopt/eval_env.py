@@ -17,8 +17,7 @@ from ..llm.chat import Chat
 from ..llm.command import copy_files
 from ..llm.reply import ChatReply
 from ..proof.agents import Agent, find_agent, run_agent
-from ..proof.eval_files import skill_names
-from ..proof.evals import gradable, grade, load_evals
+from ..proof.evals import gradable, grade, load_evals, skill_names
 from ..proof.prove import Proof, prove, ProofConfig
 from ..skills.skill_md import skill_files
 from ..types import RolloutResult
