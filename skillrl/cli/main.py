@@ -311,7 +311,7 @@ _OPTIMIZE = Command('jobs.optimize', {
 
 # %% ../../nbs/890_cli.main.ipynb #ab3c5600
 _PROVE = Command('steps.prove_skill', {
-    'path': dict(nargs='?', help='the folder of a skill, or of several')} | _PROOF | _flags(
+    'path': dict(nargs='?', help='the folder of a skill, or of several (default: none)')} | _PROOF | _flags(
     'policy-model policy-url',
     sample=_switch('a skill, evals and an agent of ours, copied to ./skillrl-sample; needs no key'),
     init=_switch('begin evals/evals.json of a skill without: with --agent or --judge they write it'),
