@@ -428,8 +428,8 @@ def _take_sample(args):
     args.path = Path(args.output or 'skillrl-sample')/'kettle-tags'
     if not args.path.exists():
         copy_files(plain_files(data_path('kettle-tags')), args.path)
-    program = shlex.join([sys.executable, str(data_path('sample_agent.py'))])
-    args.agent = f'{program} {{prompt}} {{skill}}'
+    program = data_path('sample_agent.py').read_text(encoding='utf-8') # A sandbox may hide the file
+    args.agent = shlex.join([sys.executable, '-c', program, '{prompt}', '{skill}'])
 
 def _begin_evals(folders, chat):
     for folder in folders:
