@@ -1,5 +1,5 @@
 "A proof: runs that are killed, lost, limited and graded late, and what it leaves"
-import json, os, random, signal, subprocess, sys, time
+import json, os, random, re, shlex, signal, subprocess, sys, time
 from pathlib import Path
 import pytest
 from skillrl.cli.main import main
@@ -7,7 +7,7 @@ from skillrl.core.store import read_json, write_json
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.reply import ChatReply, RunStopped
 from skillrl.proof.agents import find_agent
-from skillrl.proof.prove import _tree_hash, prove, ProofConfig
+from skillrl.proof.prove import _never_differs, _tree_hash, prove, ProofConfig
 
 # Writes the secret word if the skill tells it, and a line for each call
 AGENT = '''import os, sys
@@ -175,3 +175,67 @@ def test_it_is_said_what_cannot_be_graded_and_a_wrong_setting(tmp_path, capsys):
     assert 'no assertion of these evals can be graded' in capsys.readouterr().err
     assert main(['prove', str(skill), '--agent', 'sh', '--set', 'round=3']) == 1
     assert 'round' in capsys.readouterr().err and not Path(tmp_path/'words-workspace').exists()
+
+GRADES = '''import json, os, re, sys
+asked = sys.stdin.read()
+with open(sys.argv[1], 'a') as f:
+    f.write(asked.split('Final answer:')[1] + chr(10))
+passed = 'kettle' in asked.split('Task:')[0].split('Final answer')[1]
+print(json.dumps([dict(assertion=1, passed=passed, evidence='kettle')]))
+'''
+
+def test_a_judge_may_be_a_command_that_sees_no_arm_and_no_name(tmp_path, capsys):
+    skill, evals = chat_skill(tmp_path)
+    (tmp_path/'grades.py').write_text(GRADES)
+    agent, seen = agent_in(tmp_path)[0], tmp_path/'seen.txt'
+    line = f'prove {skill} --agent "{agent}" --evals {evals} --set rounds=4 parallel=1 --judge '
+    code = main(shlex.split(f'{line} "{sys.executable} {tmp_path/"grades.py"} {seen}"'))
+    assert code == 0 and 'it helps' in capsys.readouterr().out
+    assert 'Assertion 1' in seen.read_text() and not re.search('words|with_skill|SKILL.md', seen.read_text())
+    assert main(shlex.split(f'{line} "no-such-program -p"')) == 1
+
+def test_the_sample_needs_no_key_and_says_what_its_text_is_worth(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(['prove', '--sample']) == 0
+    assert 'kettle-tags' in capsys.readouterr().out
+    text = Path('skillrl-sample/kettle-tags/SKILL.md')
+    text.write_text(text.read_text().split('# Price tags')[0] + 'Write a tag.')
+    assert main(['prove', '--sample']) == 1 and text.read_text().endswith('Write a tag.')
+    assert main(['prove']) == 1 and '--sample' in capsys.readouterr().err
+
+def test_init_writes_the_first_evals_and_nothing_over_them(tmp_path, capsys):
+    skill = skill_in(tmp_path)
+    evals = skill/'evals'/'evals.json'
+    assert main(['prove', str(skill), '--init']) == 1 and 'is there already' in capsys.readouterr().err
+    made = evals.read_text()
+    evals.unlink()
+    assert main(['prove', str(skill), '--agent', 'sh']) == 1 and '--init' in capsys.readouterr().err
+    program = tmp_path/'writer.py'
+    program.write_text(f'print(open({str(tmp_path/"made.json")!r}).read())')
+    (tmp_path/'made.json').write_text(made)
+    assert main(['prove', str(skill), '--init', '--agent', f'{sys.executable} {program}']) == 0
+    assert len(read_json(evals)['evals']) == 6 and 'how_to' not in evals.read_text()
+    evals.unlink()
+    assert main(['prove', str(skill), '--init']) == 0 and 'how_to' in evals.read_text()
+
+def test_programs_of_checks_run_only_with_the_flag(tmp_path, capsys):
+    program = f'open({str(tmp_path/"ran")!r}, "w")'
+    skill = skill_in(tmp_path, n=2, file='', command=[sys.executable, '-c', program], contains=None)
+    agent = agent_in(tmp_path)[0]
+    assert typed(skill, agent) == 1 and '--run-checks lets' in capsys.readouterr().err
+    assert not (tmp_path/'ran').exists()
+    typed(skill, agent, '--run-checks')
+    assert (tmp_path/'ran').exists()
+
+def test_what_is_left_out_of_an_arm_is_said_beside_the_verdict(tmp_path, capsys):
+    (tmp_path/'secret').write_text('kettle')
+    skill = skill_in(tmp_path/'skills')
+    (skill/'notes.md').symlink_to(tmp_path/'secret')
+    typed(skill, agent_in(tmp_path)[0])
+    assert 'words: notes.md is left out' in capsys.readouterr().out
+
+def test_an_assertion_never_differs_only_if_it_never_does():
+    def row(arm, a, b):
+        said = [dict(text='a', passed=a), dict(text='b', passed=b)]
+        return dict(eval_id=1, configuration=arm, expectations=said)
+    assert _never_differs([row('with', True, False), row('without', False, False)]) == [[1, 'b', False]]

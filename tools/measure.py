@@ -67,6 +67,7 @@ ALLOWED = { # (word, part of a path) → why it stands there
     ('judge', 'proof'): 'a model that grades what code cannot',
     ('judge', 'cli.'): 'the same',
     ('judge', 'viewers.report'): 'the same',
+    ('judge', 'test_prove'): 'the same',
 }
 
 # An argument with one of these words in its name, and a number as its type, says its unit or range beside

@@ -283,7 +283,10 @@ _EVAL = Command('steps.evaluate', _flags(_PLAY + _CHAT + 'engine suite',
 _PROOF = _flags(
     agent=_flag('who acts: claude, codex, opencode, gemini, mini, chat, or a command with {prompt} and '
                 '{skill}', 'claude', metavar='NAME'),
-    judge=_flag('a model that judges what code cannot check', 'none', metavar='MODEL'),
+    judge=_flag("a model, or a program such as 'claude -p', that judges what code cannot check", 'none',
+                metavar='MODEL'),
+    run_checks=_flag('let programs that checks name run, now and as long as they stay as they are', 'off',
+                     action='store_true', default=None),
     judge_url=_flag("its server, which speaks OpenAI's protocol", "OpenAI's", metavar='URL'))
 
 _OPTIMIZE = Command('jobs.optimize', {
@@ -308,7 +311,10 @@ _OPTIMIZE = Command('jobs.optimize', {
 
 # %% ../../nbs/890_cli.main.ipynb #ab3c5600
 _PROVE = Command('steps.prove_skill', {
-    'path': dict(help='the folder of a skill, or of several')} | _PROOF | _flags('policy-model policy-url',
+    'path': dict(nargs='?', help='the folder of a skill, or of several (default: none)')} | _PROOF | _flags(
+    'policy-model policy-url',
+    sample=_switch('a skill, evals and an agent of ours, copied to ./skillrl-sample; needs no key'),
+    init=_switch('begin evals/evals.json of a skill without: with --agent or --judge they write it'),
     evals=_flag('other evals than evals/evals.json', "the skill's own", metavar='FILE'),
     against=_flag('an earlier version instead of no skill; same for the skill itself', 'no skill',
                   metavar='DIR'),

@@ -6,7 +6,7 @@
 __all__ = ['train', 'collect', 'harvest', 'distill', 'sft', 'rl', 'evolve', 'evaluate', 'prove_skill']
 
 # %% ../../nbs/855_cli.steps.ipynb #7c8c728d
-import os, sys
+import os, shlex, sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
@@ -22,13 +22,15 @@ from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..core.session_logs import find_sessions, session_files
 from ..core.agent_sessions import to_trajectories, tool_table
 from ..core.store import (
-    atomic_folder, JsonlLog, require_writable, save_or_rescue, to_json)
+    atomic_folder, data_path, JsonlLog, require_writable, save_or_rescue, to_json)
 from ..core.tables import counted, row_name, Table
 from ..core.trajectory import success_rate, Trajectory
 from ..envs.base import world
 
 # %% ../../nbs/855_cli.steps.ipynb #855imports2
-from ..proof.evals import eval_folders
+from ..llm.command import copy_files, plain_files
+from ..proof.eval_files import draft_evals
+from ..proof.evals import allow_checks, eval_folders, load_evals
 from ..proof.prove import prove, ProofConfig
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
 from ..skills.distillation import distill as distill_bank
@@ -37,6 +39,7 @@ from ..skills.habits import find_habits, write_candidates
 from ..skills.memories import bank_from_memories
 from ..skills.retrieval import advice
 from ..skills.trials import put_on_probation
+from ..skillopt.eval_env import AgentChat
 from ..training.builders import (
     build_episodes, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
     describe_reading, rollout_limits)
@@ -419,13 +422,34 @@ def _tell_ci(proofs):
         with open(file, 'a', encoding='utf-8') as f:
             f.write(f'{table._repr_markdown_()}\n')
 
+# %% ../../nbs/855_cli.steps.ipynb #5a3b1e08
+def _take_sample(args):
+    "Let `args` name a skill of ours, copied to where you can edit it, and the program that acts"
+    args.path = Path(args.output or 'skillrl-sample')/'kettle-tags'
+    if not args.path.exists():
+        copy_files(plain_files(data_path('kettle-tags')), args.path)
+    program = data_path('sample_agent.py').read_text(encoding='utf-8') # A sandbox may hide the file
+    args.agent = shlex.join([sys.executable, '-c', program, '{prompt}', '{skill}'])
+
+def _begin_evals(folders, chat):
+    for folder in folders:
+        print(f'{draft_evals(folder, chat)}: read these evals and mend them, then skillrl prove {folder}')
+
 # %% ../../nbs/855_cli.steps.ipynb #de2c3486
-def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; errors of `prove`
+def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; ValueError, and errors of `prove`
     "say whether a skill helps an agent, from paired runs with it and without it"
+    if args.sample:
+        _take_sample(args)
+    if args.path is None:
+        raise ValueError('prove which skill? Name its folder, or take ours with --sample')
     folders, (agent, judge) = eval_folders(args.path), acts(args)
+    if args.init:
+        return _begin_evals(folders, AgentChat(agent) if args.agent else judge)
     found = dict(model=args.policy_model or '') | dict(map(pair, args.set))
     config, proofs = settings_of(ProofConfig, found), []
     for folder in folders:
+        if args.run_checks:
+            allow_checks(load_evals(folder, args.evals))
         where = args.output and Path(args.output)/f'{folder.name}-workspace'
         proof = prove(folder, agent, judge, args.against, args.evals, where, config)
         print(f'{proof}\nPage: {write_proof_page(proof)}\n', flush=True)

@@ -17,6 +17,7 @@ from ..core.tables import clip
 from ..llm.chat import Chat
 from ..llm.command import Ended, copy_files, plain_files, run_program, safe_env, why_lost
 from ..llm.reply import Outage, mend_unicode, redact, without_secrets
+from ..skills.skill_md import skill_files
 
 # %% ../../nbs/638_proof.agents.ipynb #8952bf81
 @dataclass
@@ -222,7 +223,7 @@ def _lay_out(agent, root, prompt, files, skill):
     if skill:
         there = home/(agent.skills or 'skills')/skill.name
         unseen = 'evals', '.git', 'proof.json'
-        shown = {k: p for k, p in plain_files(skill).items()
+        shown = {k: p for k, p in skill_files(skill).items()
              if Path(k).parts[0] not in unseen}
         copy_files(shown, there)
         if not agent.skills:

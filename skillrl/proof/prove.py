@@ -19,11 +19,11 @@ from ..core.runfolder import RunFolder
 from ..core.store import JsonlLog, fingerprint, read_json, write_json
 from ..core.tables import counted
 from ..llm.chat import Chat
-from ..llm.command import plain_files
 from ..llm.reply import RunStopped
 from .agents import Agent, agent_version, run_agent
 from .claims import Analysis, ProofPlan, analyse, runs_needed
-from .evals import gradable, grade, load_evals
+from .evals import caveats, gradable, grade, load_evals, skill_names
+from ..skills.skill_md import skill_files
 
 # %% ../../nbs/648_proof.prove.ipynb #0b07f5eb
 @dataclass
@@ -100,7 +100,7 @@ def _graded(course, e, run, place):
     "What `grading.json` says of a run, None where nobody can tell"
     file = place/'grading.json'
     if not file.exists():
-        hide = [skill.name for skill in course.arms.values() if skill]
+        hide = [name for skill in course.arms.values() if skill for name in skill_names(skill)]
         try:
             found = grade(e, place/'outputs', run['text'], course.judge, hide)
         except OSError as error:
@@ -214,8 +214,9 @@ def _notes(facts):
     if facts['never_differs']:
         idle = counted(len(facts['never_differs']), 'assertion')
         yield f'{idle} said the same in both arms: see never_differs in proof.json.'
+    yield from facts['caveats']
     for line in facts['ungraded']:
-        yield f'Not graded without a judge: {line}.'
+        yield f'Not graded: {line}.'
     for need in facts['needed']:
         rounds, evals = counted(need['rounds'], 'round'), counted(need['evals'], 'eval')
         yield f'{need["effect"]:+.1f} would be found in {rounds} of these evals, or with {evals} like these.'
@@ -253,7 +254,7 @@ def _benchmark(course, facts):
 # %% ../../nbs/648_proof.prove.ipynb #2ac384f5
 def _tree_hash(folder):
     "What tells the files below `folder` from others"
-    files = plain_files(folder)
+    files = skill_files(folder)
     return fingerprint([[*files], [sha256(p.read_bytes()).hexdigest() for p in files.values()]])
 
 # %% ../../nbs/648_proof.prove.ipynb #61cfdc11
@@ -263,7 +264,7 @@ def _arms(skill, against):
     if against is not None:
         arms = dict(with_skill=skill, old_skill=skill if against == 'same' else Path(against).resolve())
     for folder in filter(None, arms.values()):
-        if 'SKILL.md' not in plain_files(folder):
+        if 'SKILL.md' not in skill_files(folder):
             raise ValueError(f'{folder} holds no SKILL.md of its own: name the folder of a skill')
     return arms
 
@@ -301,7 +302,7 @@ def prove(
     evals = evals if isinstance(evals, list) else load_evals(skill, evals)
     tried, ungraded = gradable(evals, judge)
     arms = _arms(skill, against)
-    about = _about(agent, judge, config, arms, tried) | dict(ungraded=ungraded)
+    about = _about(agent, judge, config, arms, tried) | dict(ungraded=ungraded, caveats=caveats(skill))
     place = Path(workspace) if workspace else skill.with_name(f'{skill.name}-workspace')
     root, plan = _iteration(place, about), ProofPlan(config.rounds, config.effect, seed=config.seed)
     with RunFolder(root, about, None):

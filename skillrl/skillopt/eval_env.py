@@ -14,11 +14,12 @@ from ..core.store import atomic_write
 from ..core.tables import counted
 from ..envs.base import SkillEnv
 from ..llm.chat import Chat
-from ..llm.command import copy_files, plain_files
+from ..llm.command import copy_files
 from ..llm.reply import ChatReply
 from ..proof.agents import Agent, find_agent, run_agent
-from ..proof.evals import gradable, grade, load_evals
+from ..proof.evals import gradable, grade, load_evals, skill_names
 from ..proof.prove import Proof, prove, ProofConfig
+from ..skills.skill_md import skill_files
 from ..types import RolloutResult
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #52ae0001
@@ -26,7 +27,7 @@ def _skill_folder(place, skill, text=''):
     "A folder in `place` with the files of `skill`, and `text` as its `SKILL.md`"
     folder = Path(place)/skill.name
     shutil.rmtree(folder, ignore_errors=True)
-    copy_files(plain_files(skill), folder)
+    copy_files(skill_files(skill), folder)
     atomic_write(folder/'SKILL.md', text.encode(errors='replace'))
     return folder
 
@@ -70,7 +71,7 @@ def _rollout(env, *, item, skill, target_client):
         folder = Path(tmp)/f'run-{target_client.seed}'
         text, _ = target_client.chat(system=skill, user=item.prompt, files=item.files, folder=folder,
                                      stage='rollout')
-        found = grade(item, folder/'outputs', text, env.chat, [env.client.skill.name])
+        found = grade(item, folder/'outputs', text, env.chat, skill_names(env.client.skill))
     rate = found['summary']['pass_rate']
     failed = [f'{f["text"]}: {f["evidence"]}' for f in found['assertion_results'] if not f['passed']]
     said = [dict(role='user', content=item.prompt), dict(role='assistant', content=text)]
