@@ -7,12 +7,14 @@ __all__ = ['ProofPlan', 'ProofClaim', 'Analysis', 'analyse', 'runs_needed', 'hol
 
 # %% ../../nbs/645_proof.claims.ipynb #fbe0d319
 import math
+from bisect import bisect_left
+from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 import numpy as np
-from ..core.stats import Rate, lower_bound, weighed_below
+from ..core.stats import Rate, average, lower_bound, weighed_below
 
 # %% ../../nbs/645_proof.claims.ipynb #b158b0aa
 @dataclass(frozen=True)
@@ -25,29 +27,28 @@ class ProofPlan:
     panel:bool=False  # Are these evals all there is? Then the verdict is about them alone
     seed:int=0        # Of the coins, where there are too many to try all
 
-@dataclass(frozen=True)
-class _Side:
-    "What could be found"
-    verdict:str
-    sign:int    # Of the gains that speak for it
-    at:float    # Mean effect that these gains must exceed
-    alpha:float # Chance to find it where it is not so
+_Side = namedtuple('_Side', 'verdict sign at alpha')
 
 def _sides(plan):
-    "What a proof could find"
+    "What could be found, the sign of gains that speak for it, the mean they must exceed, and the error"
     sides = [_Side('helps', 1, 0., plan.alpha/2), _Side('harms', -1, 0., plan.alpha/2)]
     if plan.margin is not None:
         sides.insert(1, _Side('no worse', 1, -plan.margin, plan.alpha))
     return sides
 
 # %% ../../nbs/645_proof.claims.ipynb #6a88776d
+def _pairs(gains):
+    "How many pairs each eval has"
+    return np.count_nonzero(~np.isnan(gains), axis=0)
+
 def _pooled(gains):
     "All gains, so weighed that every eval counts the same, and the least that one could be"
-    seen = ~np.isnan(gains)
-    pairs = seen.sum(0)
-    weights = seen.sum()/np.maximum(pairs, 1)/max(1, np.count_nonzero(pairs))
-    least = -weights[pairs > 0].max(initial=1.)
-    return (gains*weights)[seen].tolist(), float(least)
+    pairs = _pairs(gains)
+    evals = max(1, np.count_nonzero(pairs))
+    weights = pairs.sum()/np.maximum(pairs, 1)/evals
+    least = -max(weights[pairs > 0], default=1.)
+    values = (gains*weights).ravel()
+    return values[~np.isnan(values)].tolist(), float(least)
 
 def _luck(gains, at):
     "Chance that luck makes so much of a mean effect that is at most `at`"
@@ -56,42 +57,45 @@ def _luck(gains, at):
 
 # %% ../../nbs/645_proof.claims.ipynb #e7b78f45
 _CELL = .05 # Of the grid, in standard deviations of a round
-_BUDGETS = np.geomspace(1e-7, .5, 64) # One-sided
-
-@lru_cache(maxsize=16)
-def _levels(rounds, first=1):
-    "Level of each look for each budget, shape (rounds, budgets); looks before `first` spend nothing"
-    n = 2*math.ceil(9*math.sqrt(rounds)/_CELL)
-    edges = (np.arange(n) - n//2 - .5)*_CELL
-    away = np.minimum(np.arange(n), n - np.arange(n))*_CELL
-    step = np.fft.rfft(np.exp(-away**2/2)*_CELL/math.sqrt(2*math.pi))
-    mass = np.zeros((len(_BUDGETS), n))
-    mass[:, n//2] = 1
-    levels, spent = np.full((rounds, len(_BUDGETS)), 1e-300), 0.
-    for k in range(1, rounds + 1):
-        mass = np.fft.irfft(np.fft.rfft(mass)*step, n)
-        if k < first:
-            continue
-        above = mass[:, ::-1].cumsum(1)
-        due, spent = (k/rounds)**2 - spent, (k/rounds)**2
-        bounds = [np.interp(b*due, row, edges[::-1]) for b, row in zip(_BUDGETS, above)]
-        levels[k - 1] = [_NORMAL.cdf(-b/math.sqrt(k)) for b in bounds]
-        mass *= np.clip((np.array(bounds)[:, None] - edges)/_CELL, 0, 1)
-    return levels
-
 _NORMAL = NormalDist()
 
-def _level(plan, k, alpha):
-    "What p has to be after round `k`"
-    logs = np.interp(math.log(alpha), np.log(_BUDGETS), np.log(_levels(plan.rounds)[k - 1]))
-    return math.exp(logs)
+@lru_cache(maxsize=2**14)
+def _levels(rounds, alpha, first=1):
+    "What p has to be after each round, if all looks together are to err with the chance `alpha`, one-sided"
+    cells = math.ceil(9*math.sqrt(rounds)/_CELL)
+    middles = np.arange(-cells, cells + 1)*_CELL
+    density = np.zeros(len(middles))
+    density[cells] = 1
+    reach = round(8/_CELL)
+    away = np.arange(-reach, reach + 1)*_CELL
+    step = np.exp(-away**2/2)*_CELL/math.sqrt(2*math.pi)
+    levels, spent = [], 0.
+    for k in range(1, rounds + 1):
+        density = np.convolve(density, step, 'same')
+        above = density[::-1].cumsum()
+        due, bound = 0., math.inf
+        if k >= first:
+            due = alpha*(k/rounds)**2 - spent
+            bound = np.interp(due, above, middles[::-1] - _CELL/2)
+        levels.append(_NORMAL.cdf(-bound/math.sqrt(k)))
+        density *= np.clip((bound - middles)/_CELL + .5, 0, 1)
+        spent += due
+    return levels
 
 # %% ../../nbs/645_proof.claims.ipynb #bc02cc44
+_ERRORS = np.geomspace(1e-7, .5, 2000).tolist()
+_ERRORS.append(1.)
+
 def _sequential(plan, ps, first=1):
-    "After each round: the least budget for which one of the looks so far would have been enough"
-    tables = np.log(_levels(plan.rounds, first)[:len(ps)])
-    budgets = [np.interp(math.log(p), table, np.log(_BUDGETS), right=0) for p, table in zip(ps, tables)]
-    return np.minimum.accumulate(np.exp(budgets))
+    "After each round: the least error of a plan for which one of the looks so far would have been enough"
+    def enough(alpha:float)->bool:
+        levels = _levels(plan.rounds, alpha, first)
+        return alpha == 1 or any(p <= level for p, level in zip(so_far, levels))
+    least = []
+    for k in range(1, len(ps) + 1):
+        so_far = ps[:k]
+        least.append(_ERRORS[bisect_left(_ERRORS, True, key=enough)])
+    return np.array(least)
 
 # %% ../../nbs/645_proof.claims.ipynb #5aed6ed5
 _FEWEST = 6 # Evals: the least p of five is above .025
@@ -108,9 +112,8 @@ def _choices(evals, seed):
 
 def _eval_means(gains):
     "The mean gain of each eval that has a pair"
-    seen = ~np.isnan(gains)
-    pairs = seen.sum(0)
-    return np.nansum(gains, axis=0)[pairs > 0]/pairs[pairs > 0]
+    pairs = _pairs(gains)
+    return (np.nansum(gains, axis=0)/np.maximum(pairs, 1))[pairs > 0]
 
 def _luck_of_evals(plan, gains, at):
     "Chance that luck in the choice of evals makes so much of a mean effect that is at most `at`"
@@ -133,18 +136,12 @@ class _Runs:
 
     def agree(self, k):
         "Has every eval brought the same three times or more, in both arms?"
-        pairs = np.count_nonzero(~np.isnan(self.gains[:k]), axis=0)
+        pairs = _pairs(self.gains[:k])
         if min(pairs[pairs > 0], default=0) < _AGREE:
             return False
         arms = [self.gains[:k], self.without[:k]]
         ranges = [np.fmax.reduce(scores) - np.fmin.reduce(scores) for scores in arms]
         return not (np.array(ranges) > _TIE).any()
-
-# %% ../../nbs/645_proof.claims.ipynb #8d9b0e28
-def _as_seen(gains, at):
-    "The chances on these evals and on evals like these, where all reruns agree"
-    these = _luck(gains, at)
-    return these, max(these, weighed_below([-1., *_eval_means(gains)], at))
 
 # %% ../../nbs/645_proof.claims.ipynb #d8897c0b
 _BETS = 24
@@ -156,89 +153,83 @@ def _wealth(gains, at):
     shares = (np.array(values) - at)/(at - least)
     return np.exp(np.log1p(np.outer(bets, shares)).sum(1)).mean()
 
-def _luck_with_runs(plan, runs, side):
-    "After each round: the chance that luck with runs makes so much, all looks counted"
-    so_far = [side.sign*runs.until(k) for k in range(1, len(runs.gains) + 1)]
-    if len(runs.earlier):
-        return np.minimum.accumulate([min(1., 1/_wealth(gains, side.at)) for gains in so_far])
-    return _sequential(plan, [_luck(gains, side.at) for gains in so_far])
-
-def _luck_with_evals(plan, runs, side):
-    "After each round: the chance that luck in the choice of evals makes so much, all looks counted"
-    so_far = [side.sign*runs.until(k) for k in range(1, len(runs.gains) + 1)]
-    ps = [_luck_of_evals(plan, gains, side.at) for gains in so_far]
-    least = min(1., .5**runs.gains.shape[1]/side.alpha)
-    return _sequential(plan, ps, math.ceil(plan.rounds*math.sqrt(least)))
-
 # %% ../../nbs/645_proof.claims.ipynb #5782e4cc
 def _chances(plan, runs):
     "On these evals, and on evals like these: what could be found → chances after each round that it is luck"
-    these, like, rounds = {}, {}, len(runs.gains)
+    these, like = {}, {}
+    rounds, evals = runs.gains.shape
     for side in _sides(plan):
-        own = _luck_with_runs(plan, runs, side)
-        both = np.maximum(own, _luck_with_evals(plan, runs, side))
+        looks = [side.sign*runs.until(k) for k in range(1, rounds + 1)]
+        least = min(1., .5**evals/side.alpha)
+        first = math.ceil(plan.rounds*math.sqrt(least))
+        own = _sequential(plan, [_luck(gains, side.at) for gains in looks])
+        others = _sequential(plan, [_luck_of_evals(plan, gains, side.at) for gains in looks], first)
+        if len(runs.earlier):
+            own = np.minimum.accumulate([1/_wealth(gains, side.at) for gains in looks])
         if runs.agree(rounds):
-            own[-1], both[-1] = _as_seen(side.sign*runs.gains, side.at)
-        these[side.verdict], like[side.verdict] = own, both
+            own[-1] = _luck(looks[-1], side.at)
+            others[-1] = weighed_below([-1., *_eval_means(looks[-1])], side.at)
+        these[side.verdict] = own
+        like[side.verdict] = np.maximum(own, others)
     return these, like
 
 def _verdict(plan, chances):
     "What was found first, and the round that settled it; 0 for none"
-    rounds = {}
-    for side in _sides(plan):
-        enough = np.flatnonzero(chances[side.verdict] <= side.alpha)
-        if len(enough):
-            rounds[side.verdict] = int(enough[0]) + 1
+    rounds = {side.verdict: 1 + int(np.argmax(chances[side.verdict] <= side.alpha))
+              for side in _sides(plan) if chances[side.verdict][-1] <= side.alpha}
     verdict = min(rounds, key=rounds.get, default='not enough evidence')
     return verdict, rounds.get(verdict, 0)
 
 # %% ../../nbs/645_proof.claims.ipynb #8c8e94a4
 _VOTES = 4 # Imaginary pairs, and imaginary evals, that count beside the real ones
-_HOPE = .3 # A smaller chance is not worth the runs; for `no worse`, half of it
+_HOPE = .25 # A smaller chance is not worth the runs
 
 def _size(values):
     "How large a gain is where there is one: 1 for scores of 0 and 1"
     total = np.abs(values).sum()
     return (values**2).sum()/total if total else 1.
 
-def _hope_of(plan, runs, k, side):
-    "The chance, after round `k`, that the last look finds `side`"
-    over = side.sign*np.array(_pooled(runs.gains[:k])[0]) - side.at
-    n, t = max(1, len(over)), k/plan.rounds
+def _hope(plan, values, t, side):
+    "The chance, after the share `t` of the rounds, that the last look finds `side`"
+    over = side.sign*values - side.at
+    n = max(1, len(values))
     mean = over.sum()/n
-    noise = ((over**2).sum() + _VOTES*_size(over)/2)/(n + _VOTES)/n
-    effect = plan.effect if plan.margin is None else 0
-    end = t*mean + (1 - t)*max(mean, effect - side.at)
-    bound = -_NORMAL.inv_cdf(_level(plan, plan.rounds, side.alpha))*math.sqrt(t*noise)
+    votes = _VOTES*_size(over)/2
+    noise = ((over**2).sum() + votes)/(n + _VOTES)/n
+    hoped = plan.effect if plan.margin is None else 0.
+    end = t*mean + (1 - t)*max(mean, hoped - side.at)
+    level = _levels(plan.rounds, side.alpha)[-1]
+    bound = -_NORMAL.inv_cdf(level)*math.sqrt(t*noise)
     return _NORMAL.cdf((end - bound)/math.sqrt(t*(1 - t)*noise))
 
-def _is_hopeless(plan, runs, k):
-    "Would the rounds after `k` hardly find anything? Who asks again wants to know, and gets them all"
-    chance = max(_hope_of(plan, runs, k, side) for side in _sides(plan))
-    return chance < (_HOPE if plan.margin is None else _HOPE/2) and not len(runs.earlier)
+def _is_hopeless(plan, gains):
+    "Would the rounds to come hardly find anything?"
+    values = np.array(_pooled(gains)[0])
+    t = len(gains)/plan.rounds
+    return max(_hope(plan, values, t, side) for side in _sides(plan)) < _HOPE
 
 # %% ../../nbs/645_proof.claims.ipynb #6afe2a36
 def _effect(plan, runs):
     "The effect on these evals so far, with its interval"
     rounds = len(runs.gains)
-    level = _level(plan, rounds, plan.alpha/2)
+    level = _levels(plan.rounds, plan.alpha/2)[rounds - 1]
     values, least = _pooled(runs.until(rounds))
     low = lower_bound(values, level, least)
     high = -lower_bound([-value for value in values], level, least)
-    mean = sum(values)/max(1, len(values))
-    return Rate(mean, max(-1., low), min(1., high), len(values))
+    return Rate(average(values), max(-1., low), min(1., high), len(values))
 
 def _effect_like(plan, runs, effect):
     "The same on evals like these: no choice of evals is ruled out that is as likely as the level"
     rounds = len(runs.gains)
+    level = _levels(plan.rounds, plan.alpha/2)[rounds - 1]
     means = _eval_means(runs.until(rounds))
     chosen = _choices(len(means), plan.seed)[:, 1:]
-    others = np.sort(means @ chosen/np.maximum(1, chosen.sum(0)))
-    last = math.floor(_level(plan, rounds, plan.alpha/2)*(1 + len(others)))
-    if last < 1:
-        return Rate(effect.mean, -1., 1., effect.n)
-    low, high = float(others[last - 1]), float(others[-last])
-    return Rate(effect.mean, min(effect.low, low), max(effect.high, high), effect.n)
+    others = means @ chosen/np.maximum(1, chosen.sum(0))
+    low = np.quantile([-1., *others], level, method='lower')
+    high = np.quantile([1., *others], 1 - level, method='higher')
+    low = min(effect.low, float(low))
+    high = max(effect.high, float(high))
+    return replace(effect, low=low, high=high)
 
 # %% ../../nbs/645_proof.claims.ipynb #3c1fe756
 @dataclass
@@ -257,19 +248,19 @@ class ProofClaim:
         return (f'{self.about}: {self.verdict} ({e.mean:+.2f} [{e.low:+.2f}, {e.high:+.2f}], '
                 f'{luck}, {e.n} pairs of {self.evals} evals)')
 
-def _smallest_p(chances):
+def _smallest_p(plan, chances):
     "The least `alpha` for which something would have been found"
-    luck = {verdict: float(rows[-1]) for verdict, rows in chances.items()}
-    return min(1., 2*luck['helps'], 2*luck['harms'], luck.get('no worse', 1.))
+    luck = [chances[side.verdict][-1]/side.alpha for side in _sides(plan)]
+    return min(1., plan.alpha*float(min(luck)))
 
 def _claim(plan, runs, chances, about, effect):
     "What `runs` say, with a look after each round"
     verdict, settled = _verdict(plan, chances)
     if verdict == 'helps':
-        effect = replace(effect, low=min(effect.mean, max(effect.low, 0.)))
+        effect.low = min(effect.mean, max(effect.low, 0.))
     if verdict == 'harms':
-        effect = replace(effect, high=max(effect.mean, min(effect.high, 0.)))
-    p = None if runs.agree(len(runs.gains)) else _smallest_p(chances)
+        effect.high = max(effect.mean, min(effect.high, 0.))
+    p = None if runs.agree(len(runs.gains)) else _smallest_p(plan, chances)
     return ProofClaim(about, effect, len(_eval_means(runs.gains)), p, verdict, settled)
 
 # %% ../../nbs/645_proof.claims.ipynb #7d86f7d1
@@ -291,36 +282,34 @@ def _stop(plan, runs, settled):
     for k in range(1, len(runs.gains) + 1):
         if runs.agree(k):
             means = _eval_means(runs.gains[:k])
-            gain, lose = np.count_nonzero(means > _TIE), np.count_nonzero(means < -_TIE)
+            gain = np.count_nonzero(means > _TIE)
+            lose = np.count_nonzero(means < -_TIE)
             return k, f'all reruns agree: {gain} of {len(means)} evals gain, {lose} lose'
         if k == settled:
             return k, 'the verdict stands'
         if k == plan.rounds:
             return k, 'all rounds are done'
-        if _is_hopeless(plan, runs, k):
+        if not len(runs.earlier) and _is_hopeless(plan, runs.gains[:k]):
             return k, f'round {plan.rounds} would hardly show more'
     return 0, ''
 
 # %% ../../nbs/645_proof.claims.ipynb #6f51a30e
-def _checked(name, rows, most, evals=None):
-    "`rows` as numbers, shape (rounds, evals); ValueError where they do not fit"
-    rows = np.asarray(rows, float)
-    if rows.ndim != 2 or not 0 < len(rows) <= most or rows.shape[1] != (evals or max(1, rows.shape[1])):
-        raise ValueError(f'{name} have the shape {rows.shape}: '
-                         f'give 1 to {most} rounds of {evals or "one or more"} evals')
-    return rows
+def _checked(plan, gains):
+    "`gains` as numbers, shape (rounds, evals); ValueError where they do not fit the plan"
+    gains = np.asarray(gains, float)
+    if gains.ndim != 2 or not gains.size or len(gains) > plan.rounds:
+        raise ValueError(f'gains have the shape {gains.shape}: '
+                         f'give 1 to {plan.rounds} rounds of one eval or more')
+    return gains
 
 def _as_runs(plan, gains, without, earlier):
     "What was run, checked"
-    gains = _checked('gains', gains, plan.rounds)
-    rounds, evals = gains.shape
+    gains = _checked(plan, gains)
     if without is None:
-        without = np.arange(rounds)[:, None] + 0*gains # Never the same twice
-    if len(earlier):
-        earlier = _checked('earlier gains', earlier, 10**6, evals)
-    else:
-        earlier = gains[:0]
-    return _Runs(gains, _checked('scores without', without, plan.rounds, evals), earlier)
+        without = np.arange(len(gains))[:, None] + 0*gains # Never the same twice
+    without = np.asarray(without, float).reshape(gains.shape)
+    earlier = np.asarray(earlier, float).reshape(-1, gains.shape[1])
+    return _Runs(gains, without, earlier)
 
 # %% ../../nbs/645_proof.claims.ipynb #c588760b
 def analyse(
@@ -332,29 +321,33 @@ def analyse(
     "The claims after some rounds, and whether the plan stops"
     runs = _as_runs(plan, gains, without, earlier)
     rounds, evals = runs.gains.shape
-    effect, (these, like) = _effect(plan, runs), _chances(plan, runs)
+    effect = _effect(plan, runs)
+    others = _effect_like(plan, runs, effect)
+    these, like = _chances(plan, runs)
     claims, decisive = [_claim(plan, runs, these, 'on these evals', effect)], these
     if evals >= _FEWEST or runs.agree(rounds):
-        others = _effect_like(plan, runs, effect)
         claims.append(_claim(plan, runs, like, 'on evals like these', others))
         decisive = these if plan.panel else like
     if plan.margin is not None:
         decisive = decisive | {'no worse': these['no worse']} # Said of these evals only
     verdict, settled = _verdict(plan, decisive)
-    return Analysis(claims, *_stop(plan, runs, settled), verdict, _smallest_p(decisive))
+    return Analysis(claims, *_stop(plan, runs, settled), verdict, _smallest_p(plan, decisive))
 
 # %% ../../nbs/645_proof.claims.ipynb #d7ea67aa
 _BETWEEN = .04 # Variance of the effect between imaginary evals
 
 def _spread(gains):
     "Variance of the gain between runs of one eval, and of the effect between evals"
-    gains = gains[:, ~np.isnan(gains).all(0)]
-    means, evals = np.nanmean(gains, 0), gains.shape[1]
-    pairs = np.count_nonzero(~np.isnan(gains), axis=0)
-    differ = np.nansum((gains - means)**2) + _VOTES*_size(gains[~np.isnan(gains)])/2
-    within = differ/(pairs.sum() - evals + _VOTES)
-    apart = ((means - means.mean())**2).sum() - (evals - 1)*within*np.mean(1/pairs)
-    return within, (max(0., apart) + _VOTES*_BETWEEN)/(evals - 1 + _VOTES)
+    values = gains[~np.isnan(gains)]
+    pairs = _pairs(gains)
+    pairs = pairs[pairs > 0]
+    means, evals = _eval_means(gains), len(pairs)
+    votes = _VOTES*_size(values)/2
+    differ = (values**2).sum() - (pairs*means**2).sum() + votes
+    within = differ/(len(values) - evals + _VOTES)
+    luck = (evals - 1)*within*np.mean(1/pairs)
+    apart = max(0., evals*means.var() - luck)
+    return within, (apart + _VOTES*_BETWEEN)/(evals - 1 + _VOTES)
 
 # %% ../../nbs/645_proof.claims.ipynb #1aa2fc27
 def runs_needed(
@@ -363,10 +356,10 @@ def runs_needed(
     effects:Sequence[float]=(.1, .2, .3), # Above 0
 )->list[dict]: # `effect`, `rounds` of these evals, `evals` for both claims; ValueError where gains do not fit
     "How many rounds or evals would find each of `effects` four times in five"
-    gains, needs = _checked('gains', gains, plan.rounds), []
+    gains, needs = _checked(plan, gains), []
     within, between = _spread(gains)
-    level = _level(plan, plan.rounds, plan.alpha/2)
-    a_round = max(1, np.count_nonzero(~np.isnan(gains)))/len(gains) # Pairs
+    level = _levels(plan.rounds, plan.alpha/2)[-1]
+    a_round = max(1, _pairs(gains).sum())/len(gains) # Pairs
     for effect in effects:
         scale = ((1 - _NORMAL.inv_cdf(level))/effect)**2
         apart = between + effect**2
@@ -381,13 +374,8 @@ def holm(
     alpha:float=.05,     # Chance that any verdict is wrong
 )->list[bool]:           # Does each stand?
     "Which verdicts stand together; for plans with the error `alpha/len(ps)`"
-    order = sorted(range(len(ps)), key=ps.__getitem__)
-    stands = [False]*len(ps)
-    for rank, i in enumerate(order):
-        if ps[i] > alpha/(len(ps) - rank):
-            break
-        stands[i] = True
-    return stands
+    steps = [(p, p*(len(ps) - rank)) for rank, p in enumerate(sorted(ps))]
+    return [max(step for q, step in steps if q <= p) <= alpha for p in ps]
 
 # %% ../../nbs/645_proof.claims.ipynb #271371fa
 def proof_alpha(
@@ -401,9 +389,9 @@ def proof_alpha(
 def losses_test(
     lost:Sequence[int], # First tries that were lost: with the skill, without it
     runs:Sequence[int], # First tries in all, likewise
-)->float: # ValueError where more are lost than run
+)->float:
     "Chance that luck shares out losses so unevenly or more (Fisher's exact test)"
-    if any(not 0 <= n <= of for n, of in zip(lost, runs)):
-        raise ValueError(f'{lost} of {runs} runs are lost: count each run once')
-    ways = [math.comb(runs[0], k)*math.comb(runs[1], sum(lost) - k) for k in range(sum(lost) + 1)]
-    return sum(way for way in ways if way <= ways[lost[0]])/sum(ways)
+    total = sum(lost)
+    ways = [math.comb(runs[0], k)*math.comb(runs[1], total - k) for k in range(total + 1)]
+    rare = [way for way in ways if way <= ways[lost[0]]]
+    return sum(rare)/sum(ways)
