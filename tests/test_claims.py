@@ -34,7 +34,8 @@ def verdicts(plan, all_gains):
 NULLS = {
     'symmetric': lambda s: drawn(s), 'three evals': lambda s: drawn(s, 3),
     'missing': lambda s: drawn(s, missing=.2), 'graded': lambda s: drawn(s, graded=True),
-    'disaster': lambda s: rare(s, .05, -.45, .1, 12), 'three with disasters': lambda s: rare(s, .1, -.9, .1, 3),
+    'disaster': lambda s: rare(s, .05, -.45, .1, 12),
+    'three with disasters': lambda s: rare(s, .1, -.9, .1, 3),
     'miracle': lambda s: rare(s, -.05, .45, .1, 6)}
 
 @pytest.mark.parametrize('null', NULLS)
@@ -104,7 +105,8 @@ def test_the_verdict_follows_both_claims_and_a_panel_the_first():
 
 def test_levels_spend_the_square_of_the_share_of_rounds():
     walks = np.random.default_rng(0).standard_normal((200_000, 8)).cumsum(1)
-    bounds = [-claims._NORMAL.inv_cdf(level)*math.sqrt(k) for k, level in enumerate(claims._levels(8, .05), 1)]
+    levels = claims._levels(8, .05)
+    bounds = [-claims._NORMAL.inv_cdf(level)*math.sqrt(k) for k, level in enumerate(levels, 1)]
     crossed = np.logical_or.accumulate(walks > bounds, axis=1).mean(0)
     np.testing.assert_allclose(crossed, .05*(np.arange(1, 9)/8)**2, atol=.002)
     late = claims._levels(8, .05, first=7)
@@ -152,7 +154,7 @@ def test_equal_gains_do_not_make_it_certain(gain):
             assert -1 <= e.low < e.high <= 1 and e.low <= gain <= e.high
 
 def test_an_interval_on_evals_like_these_is_wider_where_evals_differ():
-    gains = np.tile([1., 1, 1, 1, 1, 1, 1, 1, -1, -1, 0, 0], (8, 1)) # 'like these' as narrow as 'these' would not do
+    gains = np.tile([1., 1, 1, 1, 1, 1, 1, 1, -1, -1, 0, 0], (8, 1))
     these, others = (claim.effect for claim in analyse(ProofPlan(), gains).claims)
     assert others.low <= 0 < these.low and others.high > these.high
 
@@ -286,7 +288,8 @@ def test_proofs_of_a_useless_skill_stay_useless():
     assert helped <= 4
 
 @pytest.mark.parametrize('lost,runs,p', [
-    ((3, 0), (3, 3), .1), ((1, 9), (48, 48), .015433), ((0, 0), (5, 5), 1), ((5, 5), (48, 48), 1), ((2, 0), (2, 5), 1/21)])
+    ((3, 0), (3, 3), .1), ((1, 9), (48, 48), .015433), ((0, 0), (5, 5), 1), ((5, 5), (48, 48), 1),
+    ((2, 0), (2, 5), 1/21)])
 def test_losses_are_compared_by_fishers_exact_test(lost, runs, p):
     assert losses_test(lost, runs) == pytest.approx(p, rel=1e-3)
     assert losses_test(lost[::-1], runs[::-1]) == pytest.approx(p, rel=1e-3)

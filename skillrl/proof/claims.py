@@ -155,7 +155,7 @@ def _wealth(gains, at):
 
 # %% ../../nbs/645_proof.claims.ipynb #5782e4cc
 def _chances(plan, runs):
-    "On these evals, and on evals like these: what could be found → chances after each round that it is luck"
+    "On these evals, and on evals like these: verdict → the chance, after each round, that it is luck"
     these, like = {}, {}
     rounds, evals = runs.gains.shape
     for side in _sides(plan):
