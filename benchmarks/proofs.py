@@ -169,7 +169,8 @@ def share(words, word):
 
 def measure(rng, play, evals, proofs, plan=PLAN, others=False):
     "Figures of a setting"
-    rows, covered, old, student = [], [], [], []
+    rows, covered = [], []
+    old, student = [], []
     for i in range(proofs):
         scores, truth = play(rng, evals, plan.rounds)
         rows.append([x for pair in prove(plan, scores) for x in pair])

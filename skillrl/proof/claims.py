@@ -44,7 +44,7 @@ def _pairs(gains):
 def _pooled(gains):
     "All gains, so weighed that every eval counts the same, and the least that one could be"
     pairs = _pairs(gains)
-    evals = max(1, np.count_nonzero(pairs))
+    evals = max(1, sum(pairs > 0))
     weights = pairs.sum()/np.maximum(pairs, 1)/evals
     least = -max(weights[pairs > 0], default=1.)
     values = (gains*weights).ravel()
@@ -193,7 +193,7 @@ def _hope(plan, values, t, side):
     "The chance, after the share `t` of the rounds, that the last look finds `side`"
     over = side.sign*values - side.at
     n = max(1, len(values))
-    mean = over.sum()/n
+    mean = average(over)
     votes = _VOTES*_size(over)/2
     noise = ((over**2).sum() + votes)/(n + _VOTES)/n
     hoped = plan.effect if plan.margin is None else 0.
@@ -282,8 +282,8 @@ def _stop(plan, runs, settled):
     for k in range(1, len(runs.gains) + 1):
         if runs.agree(k):
             means = _eval_means(runs.gains[:k])
-            gain = np.count_nonzero(means > _TIE)
-            lose = np.count_nonzero(means < -_TIE)
+            gain = sum(means > _TIE)
+            lose = sum(means < -_TIE)
             return k, f'all reruns agree: {gain} of {len(means)} evals gain, {lose} lose'
         if k == settled:
             return k, 'the verdict stands'
