@@ -49,8 +49,8 @@ def typed(skill, agent, *more):
     return main(['prove', str(skill), '--agent', agent, '--set', 'parallel=1', 'rounds=4', *more])
 
 @pytest.mark.parametrize('word, wanted, code, verdict', [
-    ('kettle', 'kettle', 0, 'it helps'), ('mug', 'kettle', 1, 'not enough'),
-    ('mug', 'nothing', 2, 'it harms')])
+    ('kettle', 'kettle', 0, 'verdict: helps'), ('mug', 'kettle', 1, 'verdict: not enough'),
+    ('mug', 'nothing', 2, 'verdict: harms')])
 def test_the_exit_status_is_the_verdict(tmp_path, capsys, word, wanted, code, verdict):
     agent, _ = agent_in(tmp_path)
     assert typed(skill_in(tmp_path, word, contains=wanted), agent) == code

@@ -60,6 +60,7 @@ class _Course:
         self.spent = [row for row in self.lost.read() if 'usd' in row] # All runs that were paid for
         self.rows = []  # Runs that count, as in `benchmark.json`
         self.gains = [] # Round by round, of each eval the score with the skill less that without
+        self.without = [] # Round by round, of each eval the score without
         self.limit = '' # What ended it before the plan did
 
 # %% ../../nbs/648_proof.prove.ipynb #44053e3f
@@ -148,18 +149,19 @@ def _round(course, evals, number):
     scores = {(row['eval_id'], row['configuration']): row['result']['pass_rate'] for row in rows}
     pairs = [[scores.get((e.id, arm)) for arm in course.arms] for e in evals]
     course.gains.append([None if None in pair else pair[0] - pair[1] for pair in pairs])
+    course.without.append([without for _, without in pairs])
 
 # %% ../../nbs/648_proof.prove.ipynb #c7a0ef32
 def _play(course, evals, plan):
     "What all rounds say that the plan asks for and the limits allow"
     for number in range(1, plan.rounds + 1):
         _round(course, evals, number)
-        analysis = analyse(plan, course.gains)
+        analysis = analyse(plan, course.gains, course.without)
         if analysis.stopped or course.limit:
             return analysis
 
 # %% ../../nbs/648_proof.prove.ipynb #07aacb1e
-_CODES = {'helps': 0, 'harms': 2}
+_CODES = {'helps': 0, 'no worse': 0, 'harms': 2}
 
 @dataclass(repr=False)
 class Proof:
@@ -172,7 +174,7 @@ class Proof:
     @property
     def code(self)->int: # 0 it helps, 1 not shown, 2 it harms
         "The exit status"
-        return _CODES.get(self.analysis.claims[0].verdict, 1)
+        return _CODES.get(self.analysis.verdict, 1)
 
     def __repr__(self)->str:
         return '\n'.join([f'{self.skill}: {self.analysis}', *self.facts['notes']])
@@ -227,7 +229,7 @@ def _facts(course, analysis, about, plan):
     by_arm = {arm: [row for row in course.rows if row['configuration'] == arm] for arm in course.arms}
     with_skill = by_arm['with_skill']
     first = analysis.claims[0]
-    is_open = first.verdict not in _CODES and first.effect.n > 0
+    is_open = analysis.verdict not in _CODES and first.effect.n > 0
     facts = about | asdict(analysis) | dict(
         limit=course.limit, gains=course.gains,
         arms={arm: _summary(rows) for arm, rows in by_arm.items()},
