@@ -423,7 +423,8 @@ def _tell_ci(proofs):
 def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; errors of `prove`
     "say whether a skill helps an agent, from paired runs with it and without it"
     folders, (agent, judge) = eval_folders(args.path), acts(args)
-    found = dict(model=args.policy_model or '') | dict(map(pair, args.set))
+    found = dict(model=args.policy_model or '', panel=args.panel, no_worse=args.no_worse)
+    found |= dict(map(pair, args.set))
     config, proofs = settings_of(ProofConfig, found), []
     for folder in folders:
         where = args.output and Path(args.output)/f'{folder.name}-workspace'
