@@ -308,8 +308,9 @@ def prove(
     about = _about(agent, judge, config, arms, tried) | dict(ungraded=ungraded)
     place = Path(workspace) if workspace else skill.with_name(f'{skill.name}-workspace')
     root = _iteration(place, about)
-    plan = ProofPlan(config.rounds, config.effect, margin=config.no_worse or None, panel=config.panel,
-                     seed=config.seed)
+    margin = config.no_worse or None
+    plan = ProofPlan(config.rounds, config.effect, margin=margin,
+                     panel=config.panel, seed=config.seed)
     with RunFolder(root, about, None):
         course = _Course(agent, judge, config, arms, root)
         analysis = _play(course, tried, plan)
