@@ -205,6 +205,15 @@ def test_no_worse_needs_a_margin_and_is_wrong_seldom():
     harmed = analyse(plan, drawn(1, effect=-.6))
     assert harmed.verdict == 'harms'
 
+def test_all_of_the_error_of_no_worse_is_on_one_side():
+    plan, chances = ProofPlan(margin=.15), []
+    for seed in range(40):
+        gains = drawn(seed, effect=-.05)
+        runs = claims._as_runs(plan, gains, None, ())
+        chances.append(claims._chances(plan, runs)[0]['no worse'][-1])
+        assert (analyse(plan, gains).claims[0].verdict == 'no worse') == (chances[-1] <= .05)
+    assert any(.025 < chance <= .05 for chance in chances) and any(.05 < chance < .1 for chance in chances)
+
 def test_no_worse_is_said_of_these_evals():
     gains = np.zeros((8, 6))
     gains[:, 0] = -.5

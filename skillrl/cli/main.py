@@ -318,6 +318,9 @@ _PROVE = Command('steps.prove_skill', {
     evals=_flag('other evals than evals/evals.json', "the skill's own", metavar='FILE'),
     against=_flag('an earlier version instead of no skill; same for the skill itself', 'no skill',
                   metavar='DIR'),
+    no_worse=_flag('the score that a shorter skill may lose and be no worse', 'not asked',
+                   metavar='SCORE', type=float, default=0.),
+    panel=_switch('these evals are all there is: the verdict is about them alone'),
     set=_settings('settings of ProofConfig, such as rounds=12 max_usd=5'),
     ci=_switch('end with a table, for the summary of a job'),
     output=_flag('where the workspaces are made', 'beside each skill', metavar='DIR')), 'folder', 'prove')

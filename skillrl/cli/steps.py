@@ -422,7 +422,7 @@ def _tell_ci(proofs):
         with open(file, 'a', encoding='utf-8') as f:
             f.write(f'{table._repr_markdown_()}\n')
 
-# %% ../../nbs/855_cli.steps.ipynb #5a3b1e08
+# %% ../../nbs/855_cli.steps.ipynb #de2c3486
 def _take_sample(args):
     "Let `args` name a skill of ours, copied to where you can edit it, and the program that acts"
     args.path = Path(args.output or 'skillrl-sample')/'kettle-tags'
@@ -435,7 +435,7 @@ def _begin_evals(folders, chat):
     for folder in folders:
         print(f'{draft_evals(folder, chat)}: read these evals and mend them, then skillrl prove {folder}')
 
-# %% ../../nbs/855_cli.steps.ipynb #de2c3486
+# %% ../../nbs/855_cli.steps.ipynb #a5b8a314
 def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; ValueError, and errors of `prove`
     "say whether a skill helps an agent, from paired runs with it and without it"
     if args.sample:
@@ -445,7 +445,8 @@ def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; Val
     folders, (agent, judge) = eval_folders(args.path), acts(args)
     if args.init:
         return _begin_evals(folders, AgentChat(agent) if args.agent else judge)
-    found = dict(model=args.policy_model or '') | dict(map(pair, args.set))
+    found = dict(model=args.policy_model or '', panel=args.panel, no_worse=args.no_worse)
+    found |= dict(map(pair, args.set))
     config, proofs = settings_of(ProofConfig, found), []
     for folder in folders:
         if args.run_checks:

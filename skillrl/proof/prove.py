@@ -31,6 +31,8 @@ class ProofConfig:
     "How a proof is run; ValueError names what will not do"
     rounds:int = opt(8, lo=1, hi=100)       # At most; in each, every eval is run once in each arm
     effect:float = opt(.2, lo=.01, hi=1)    # The least difference of scores that is worth finding
+    no_worse:float = opt(0., lo=0, hi=1)    # The score that a skill may lose and be no worse; 0 does not ask
+    panel:bool = opt(False)                 # Are these evals all there is?
     model:str = opt('')                     # Of the agent; empty takes its own
     timeout:float = opt(600., lo=1)         # Seconds for a run
     parallel:int = opt(4, lo=1, hi=64)      # Runs at a time
@@ -306,7 +308,10 @@ def prove(
     arms = _arms(skill, against)
     about = _about(agent, judge, config, arms, tried) | dict(ungraded=ungraded, caveats=caveats(skill))
     place = Path(workspace) if workspace else skill.with_name(f'{skill.name}-workspace')
-    root, plan = _iteration(place, about), ProofPlan(config.rounds, config.effect, seed=config.seed)
+    root = _iteration(place, about)
+    margin = config.no_worse or None
+    plan = ProofPlan(config.rounds, config.effect, margin=margin,
+                     panel=config.panel, seed=config.seed)
     with RunFolder(root, about, None):
         course = _Course(agent, judge, config, arms, root)
         analysis = _play(course, tried, plan)
