@@ -6,11 +6,11 @@
 __all__ = ['require_check', 'Outputs', 'harbor_check', 'holds']
 
 # %% ../../nbs/357_llm.checks.ipynb #chk00003
-import csv, io, json, re, regex, tempfile
+import csv, io, json, os, re, regex, tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from ..core.trajectory import assert_object, build
-from .command import copy_files, plain_files, run_program, safe_env, why_lost
+from .command import Sandbox, copy_files, plain_files, run_program, safe_env, why_lost
 
 # %% ../../nbs/357_llm.checks.ipynb #de9c675c
 @dataclass
@@ -75,7 +75,9 @@ def _command(c, run, folder):
         (logs/'stdin').write_bytes(run.answer.encode(errors='replace'))
         line = [str(part).replace('{tmp}', tmp).replace('{skill}', str(folder)) for part in c.command]
         env = safe_env(dict(HOME=tmp, LOGS=f'{tmp}/logs'))
-        done = run_program(line, app, env, c.seconds, stdin=logs/'stdin')
+        named = () if os.sep in line[0] else (line[0],) # A path is what the evals' author says
+        box = Sandbox((Path(tmp).resolve(),), read={folder: folder} if folder else {}, command=named)
+        done = run_program(line, app, env, c.seconds, stdin=logs/'stdin', sandbox=box)
         rewards = [p.read_text(errors='replace') for p in logs.glob('reward.*')]
     told = why_lost(done, line[0], c.seconds)
     if not c.reward:

@@ -15,7 +15,8 @@ from time import monotonic
 from ..core.store import JsonlLog, atomic_folder, read_json, to_json, write_json
 from ..core.tables import clip
 from ..llm.chat import Chat
-from ..llm.command import Ended, copy_files, plain_files, run_program, safe_env, why_lost
+from ..llm.command import (
+    Ended, Sandbox, copy_files, plain_files, run_program, safe_env, use_sandbox, why_lost)
 from ..llm.reply import Outage, mend_unicode, redact, without_secrets
 
 # %% ../../nbs/638_proof.agents.ipynb #8952bf81
@@ -116,6 +117,7 @@ class Agent:
     log:str = ''                 # Pattern of its session, from its home; empty takes what it prints
     keys:str = ''                # Pattern of its provider's variables; empty takes what it names, or all
     chat:Chat|None = None        # That answers, instead of a program
+    hide:tuple[Path, ...] = ()   # What its runs may not see, such as the evals
 
 # %% ../../nbs/638_proof.agents.ipynb #6bdc9299
 AGENTS = {a.name: a for a in [
@@ -181,21 +183,25 @@ _OWN = dict(HOME='{}', TMPDIR='{}/tmp', CLAUDE_CONFIG_DIR='{}/.claude', CODEX_HO
             MSWEA_COST_TRACKING='ignore_errors')
 
 def _environment(agent, home):
-    "The variables of a run in `home`, which gets what the program needs of yours, and the keys among them"
-    told = agent.command
+    "The variables of a run in `home`, which gets what the program needs of yours, the keys, and the logins"
+    told, logins = agent.command, {}
     for path in agent.config.split():
         mine = (Path.home()/path).resolve()
         if mine.is_file():
             (home/path).parent.mkdir(parents=True, exist_ok=True)
+            told += _text(mine)
+            secret = redact(_text(mine)) != _text(mine) or re.search('auth|cred', path)
+            if secret and not use_sandbox(): # Nothing of it is written, and nothing can write it
+                logins[home/path] = mine
+                continue
             give = os.symlink if re.search('auth|cred', path) else shutil.copyfile
             give(mine, home/path)
-            told += _text(mine)
     named = {*re.findall('[A-Z][A-Z0-9_]{2,}', told)} & os.environ.keys() - safe_env({}).keys()
     keys = agent.keys or ('(?!)' if named else _EVERY)
     given = {k: v for k, v in os.environ.items() if k in named or re.match(f'{_PASSED}|{keys}', k)}
     secret = [v for k, v in given.items()
               if len(v) >= 8 and without_secrets(v, name=k) != v]
-    return safe_env(given | {k: v.format(home) for k, v in _OWN.items()}), secret
+    return safe_env(given | {k: v.format(home) for k, v in _OWN.items()}), secret, logins
 
 # %% ../../nbs/638_proof.agents.ipynb #8c0b1a10
 def _filled(command, values):
@@ -245,12 +251,14 @@ def _read(agent, stdout, session):
 # %% ../../nbs/638_proof.agents.ipynb #8fe0e56b
 def _worked(agent, values, timeout, kept):
     "The run of a program in the folders that were laid out, with what it left in the folder `kept`"
-    env, keys = _environment(agent, values['home'])
+    env, keys, logins = _environment(agent, values['home'])
+    named = (*shlex.split(agent.command), *(v for k, v in env.items() if re.match(_PASSED, k)))
+    box = Sandbox((values['home'].parent,), logins, named, agent.hide, network=True)
     asks = '{prompt}' in agent.command or '{task}' in agent.command
     try:
         line = _filled(agent.command, values)
         stdin = os.devnull if asks else values['task']
-        done = run_program(line, values['folder'], env, timeout, 16_000_000, stdin)
+        done = run_program(line, values['folder'], env, timeout, 16_000_000, stdin, box)
     except OSError as e:
         done = Ended(127, '', str(e))
     stdout = session = kept/'stdout.txt'
