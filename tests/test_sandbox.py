@@ -1,7 +1,7 @@
 """Agent programs and checks in a sandbox: what they cannot read, change or leave behind.
 
 With `bwrap` itself; where it does not work, the tests that need it are skipped."""
-import json, os, shlex, signal, subprocess, sys, time
+import json, os, shlex, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
 import pytest

@@ -14,7 +14,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from fastcore.basics import store_attr
-from .agent_sessions import AgentSession, Turn, each_text, mask_secrets, parsed, spelled
+from .agent_sessions import AgentSession, Turn, parsed, spelled
+from .secrets import each_text, redact
 from .trajectory import Trajectory
 
 # %% ../../nbs/274_core.session_logs.ipynb #195c2864
@@ -239,7 +240,7 @@ def _ours(d, log):
     "A trajectory of ours, which is passed on"
     about = d.get('metadata') or {}
     s = log.session(d['id'], project=about.get('project'))
-    s.made = Trajectory.from_dict(each_text(partial(mask_secrets, found=s.masked), d))
+    s.made = Trajectory.from_dict(each_text(partial(redact, found=s.masked, homes=True), d))
     s.turns = [Turn('assistant', calls=s.made.steps, time=about.get('time') or '')]
     return [s]
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
+from ..core.secrets import redact, without_secrets
 from ..core.store import JsonlLog, atomic_folder, read_json, to_json, write_json
 from ..core.tables import clip
 from ..llm.chat import Chat
 from ..llm.command import (
     Ended, Sandbox, copy_files, plain_files, run_program, safe_env, use_sandbox, why_lost)
-from ..llm.reply import Outage, mend_unicode, redact, without_secrets
+from ..llm.reply import Outage, mend_unicode
 
 # %% ../../nbs/638_proof.agents.ipynb #8952bf81
 @dataclass

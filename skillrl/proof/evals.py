@@ -11,13 +11,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from ..core.formats import read_records
+from ..core.secrets import redact
 from ..core.store import read_json
 from ..core.tables import clip, shorten
 from ..core.trajectory import assert_object
 from ..llm.chat import Chat
 from ..llm.checks import harbor_check, holds, Outputs, require_check
 from ..llm.json_reply import json_items
-from ..llm.reply import Outage, outage, redact
+from ..llm.reply import Outage, outage
 from ..skills.guard import as_data, rejection_reasons
 from ..skills.questions import text_field
 from ..skills.skill_md import split_text
