@@ -16,6 +16,7 @@ from pathlib import Path
 from fastcore.basics import store_attr
 from .agent_sessions import AgentSession, Turn, parsed, spelled
 from .secrets import each_text, redact
+from .store import require_file
 from .trajectory import Trajectory
 
 # %% ../../nbs/274_core.session_logs.ipynb #195c2864
@@ -81,6 +82,7 @@ def _values(raw, skipped):
 
 def _records(log):
     "The records of a file, one after the other"
+    require_file(log.path)
     if zipfile.is_zipfile(log.path):
         with zipfile.ZipFile(log.path) as z:
             infos = {i.filename: i for i in z.infolist() if re.match('header|samples/', i.filename)}

@@ -6,11 +6,13 @@
 __all__ = ['require_check', 'Outputs', 'harbor_check', 'holds']
 
 # %% ../../nbs/357_llm.checks.ipynb #chk00003
-import csv, io, json, os, re, regex, tempfile
+import csv, io, json, os, re, regex
 from dataclasses import dataclass, field
 from pathlib import Path
+from ..core.store import require_file
 from ..core.trajectory import assert_object, build
-from .command import Sandbox, copy_files, plain_files, run_program, safe_env, why_lost
+from .command import (
+    Sandbox, copy_files, plain_files, run_program, safe_env, scratch_folder, why_lost)
 
 # %% ../../nbs/357_llm.checks.ipynb #de9c675c
 @dataclass
@@ -28,6 +30,7 @@ class _Check:
     extra:dict = field(default_factory=dict)
 
 # %% ../../nbs/357_llm.checks.ipynb #a0fe5393
+_HOUR = 3600 # The most seconds of a check
 _SEEN = 'file', 'equals', 'contains', 'matches', 'fields', 'command'
 
 def require_check(
@@ -39,6 +42,8 @@ def require_check(
     if c.extra or all(d.get(k) in (None, '', []) for k in _SEEN):
         wrong = ', '.join(c.extra) or 'nothing to look at'
         raise ValueError(f'a check has {wrong}: known are {", ".join(_SEEN)}, exists, times, reward, seconds')
+    if not 0 < c.seconds <= _HOUR:
+        raise ValueError(f'`seconds` is {c.seconds}: give it a number above 0 and at most {_HOUR}')
     try:
         regex.compile(c.matches or '')
     except regex.error as e:
@@ -51,7 +56,7 @@ class Outputs:
         folder:str|Path,
         answer:str='', # What the agent said last
     ):
-        self.answer, self.files = answer, plain_files(folder)
+        self.answer, self.files = answer, plain_files(folder, [])
 
     def text(self,
         name:str, # As seen from the folder; empty for the answer
@@ -67,8 +72,8 @@ class Outputs:
 # %% ../../nbs/357_llm.checks.ipynb #03dfa272
 def _command(c, run, folder):
     "(does it hold, how one sees it) of the command of the check `c`; OSError if there is no reward"
-    with tempfile.TemporaryDirectory(prefix='skillrl-', ignore_cleanup_errors=True) as tmp:
-        app, logs = Path(tmp)/'app', Path(tmp)/'logs'/'verifier'
+    with scratch_folder() as place:
+        tmp, app, logs = str(place), place/'app', place/'logs'/'verifier'
         app.mkdir()
         logs.mkdir(parents=True)
         copy_files(run.files, app)
@@ -76,9 +81,10 @@ def _command(c, run, folder):
         line = [str(part).replace('{tmp}', tmp).replace('{skill}', str(folder)) for part in c.command]
         env = safe_env(dict(HOME=tmp, LOGS=f'{tmp}/logs'))
         named = () if os.sep in line[0] else (line[0],) # A path is what the evals' author says
-        box = Sandbox((Path(tmp).resolve(),), read={folder: folder} if folder else {}, command=named)
+        box = Sandbox((place,), read={folder: folder} if folder else {}, command=named)
         done = run_program(line, app, env, c.seconds, stdin=logs/'stdin', sandbox=box)
-        rewards = [p.read_text(errors='replace') for p in logs.glob('reward.*')]
+        rewards = [p.read_text(errors='replace') for p in plain_files(logs, [], 100_000).values()
+                   if p.stem == 'reward']
     told = why_lost(done, line[0], c.seconds)
     if not c.reward:
         return done.code == 0, f'{line[0]} ended with 0' if done.code == 0 else told
@@ -97,7 +103,7 @@ def harbor_check(
     test = folder.resolve()/'tests'/'test.sh'
     there = dict(logs='{tmp}/logs', app='{tmp}/app', tests=str(test.parent))
     script = re.sub(r'(?<![\w.$}/-])/(logs|app|tests)(?![\w-])', lambda m: there[m[1]],
-                    test.read_text(encoding='utf-8'))
+                    require_file(test).read_text(encoding='utf-8'))
     return dict(command=['bash', '-c', script, str(test)], reward=True, seconds=600)
 
 # %% ../../nbs/357_llm.checks.ipynb #95a11c5e

@@ -10,14 +10,14 @@ import os, re, shlex, shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 from ..core.secrets import redact, without_secrets
 from ..core.store import JsonlLog, atomic_folder, read_json, to_json, write_json
 from ..core.tables import clip
 from ..llm.chat import Chat
 from ..llm.command import (
-    Ended, Sandbox, copy_files, plain_files, run_program, safe_env, use_sandbox, why_lost)
+    Ended, Sandbox, copy_files, plain_files, run_program, safe_env, scratch_folder,
+    use_sandbox, why_lost)
 from ..llm.reply import Outage, mend_unicode
 
 # %% ../../nbs/638_proof.agents.ipynb #8952bf81
@@ -264,7 +264,8 @@ def _worked(agent, values, timeout, kept):
         done = Ended(127, '', str(e))
     stdout = session = kept/'stdout.txt'
     stdout.write_text(redact(done.out, keys), encoding='utf-8')
-    for path in sorted(values['home'].glob(agent.log or '-'))[:1]:
+    logs = sorted(values['home'].glob(agent.log or '-'))
+    for path in [p for p in logs if p.is_file() and p.stat().st_size < 100_000_000][:1]:
         session = kept/f'session{path.suffix}'
         session.write_text(redact(_text(path), keys), encoding='utf-8')
     run = _read(agent, stdout, session)
@@ -273,7 +274,10 @@ def _worked(agent, values, timeout, kept):
     elif run.error:
         run.error = f'{agent.name} could not do its work ({clip(run.error, 300)}): run it by hand'
     run.error = redact(run.error, keys)
-    copy_files(plain_files(values['folder']), kept/'outputs', keys)
+    left_out = []
+    copy_files(plain_files(values['folder'], left_out), kept/'outputs', keys)
+    if left_out:
+        (kept/'left_out.txt').write_text('\n'.join(left_out), encoding='utf-8')
     return run
 
 # %% ../../nbs/638_proof.agents.ipynb #43477ee2
@@ -303,10 +307,10 @@ def run_agent(
     began = monotonic()
     prompt = mend_unicode(prompt)
     skill = skill and Path(skill).resolve()
-    with atomic_folder(folder) as kept, TemporaryDirectory(ignore_cleanup_errors=True) as place:
+    with atomic_folder(folder) as kept, scratch_folder() as place:
         (kept/'outputs').mkdir()
         if agent.chat is None:
-            values = _lay_out(agent, Path(place).resolve(), prompt, files or {}, skill)
+            values = _lay_out(agent, place, prompt, files or {}, skill)
             run = _worked(agent, values | dict(model=model), timeout, kept)
         else:
             run = _asked(agent.chat, prompt, files or {}, skill, Path(folder).name)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from ..core.formats import read_records
 from ..core.secrets import redact
-from ..core.store import read_json
+from ..core.store import read_json, require_file
 from ..core.tables import clip, shorten
 from ..core.trajectory import assert_object
 from ..llm.chat import Chat
 from ..llm.checks import harbor_check, holds, Outputs, require_check
 from ..llm.json_reply import json_items
-from ..llm.reply import Outage, outage
+from ..llm.reply import Outage, map_texts, mend_unicode, outage
 from ..skills.guard import as_data, rejection_reasons
 from ..skills.questions import text_field
 from ..skills.skill_md import split_text
@@ -27,7 +27,7 @@ from ..skills.skill_md import split_text
 def _check_skill(folder):
     "ValueError unless agents find the skill in `folder`"
     try:
-        front, _ = split_text((folder/'SKILL.md').read_text(encoding='utf-8'))
+        front, _ = split_text(require_file(folder/'SKILL.md').read_text(encoding='utf-8'))
         text_field(front, 'description', 1024)
         wanted = '(?=.{1,64}$)[a-z0-9]+(?:-[a-z0-9]+)*'
         if front.get('name') != folder.name or not re.fullmatch(wanted, folder.name):
@@ -111,7 +111,7 @@ def _task(path):
     "(folder, object) of the Harbor task with the instruction at `path`"
     folder = path.resolve().parent
     assertion = dict(text='tests/test.sh writes a reward of 1', check=harbor_check(folder))
-    return folder, dict(id=folder.name, prompt=path.read_text(encoding='utf-8'), checks=[assertion])
+    return folder, dict(id=folder.name, prompt=require_file(path).read_text(encoding='utf-8'), checks=[assertion])
 
 # %% ../../nbs/641_proof.evals.ipynb #6a24905c
 def _records(path, folder):
@@ -136,7 +136,8 @@ def load_evals(
     evals, records = {}, _records(path, folder)
     for n, record in enumerate(records, 1):
         try:
-            found = _eval(*record)
+            folder, said = record
+            found = _eval(folder, map_texts(mend_unicode, said))
             if evals.setdefault(str(found.id), found) is not found:
                 raise ValueError(f'`id` is {found.id!r}, as in an eval before: give each its own')
         except ValueError as e:
