@@ -3,12 +3,13 @@
 import json, os, random, re, string, sys, zipfile
 from collections import Counter
 from contextlib import suppress
+from datetime import date, timedelta
 from pathlib import Path
 from time import process_time
 import pytest
 from skillrl.cli.main import main
 from skillrl.core.formats import load_trajectories, save_trajectories
-from skillrl.core.agent_sessions import to_trajectories, tool_table
+from skillrl.core.agent_sessions import AgentSession, to_trajectories, tool_table
 from skillrl.core.secrets import redact
 from skillrl.core.session_logs import find_sessions, read_sessions
 from skillrl.core.trajectory import Step, Trajectory
@@ -392,6 +393,26 @@ def test_tasks_carry_signals_and_only_a_recorded_reward_is_success(tmp_path):
         chat, = read(lines(tmp_path/'b.jsonl', dict(messages=LOOK, reward=reward)))
         assert [t.success for t in to_trajectories(chat)] == [won]
         assert ('reward' in chat.outcome) == (isinstance(reward, float | int) and reward == reward)
+
+@pytest.mark.parametrize('command, own', [
+    ('pytest -q', True), ('cd src && pytest -q', True), ('pytest -q | head -3', False), ('pytest -q; echo done', False),
+    ('pytest -q\necho done', False), ('echo a | wc; pytest', True), ('pytest || true', False)])
+def test_the_exit_code_of_a_line_is_that_of_its_tests_only_where_they_are_last(command, own):
+    s = AgentSession('a', 'b')
+    s.say('user', 'Test it')
+    s.call(dict(name='Bash', args=dict(command=command), id='x'))
+    s.result(dict(id='x', content='2 passed', exit_code=0))
+    test, = to_trajectories(s)[0].metadata['signals']['tests']
+    assert test['exit_code'] == (0 if own else None)
+
+@pytest.mark.parametrize('day, kept', [(-1, 1), (0, 1), (1, 0)])
+def test_the_day_that_since_names_belongs_to_it(tmp_path, day, kept):
+    lines(tmp_path/'a.jsonl', *CLAUDE)
+    last = max(t.time for s in read(tmp_path/'a.jsonl') for t in s.turns)
+    skipped = Counter()
+    named = (date.fromisoformat(last[:10]) + timedelta(day)).isoformat()
+    assert len([*find_sessions([tmp_path], named, skipped=skipped)]) == kept
+    assert skipped['earlier sessions'] == 1 - kept
 
 # --- the command ---
 def test_harvest_filters_and_writes_only_when_asked(tmp_path, capsys, monkeypatch):
