@@ -2137,6 +2137,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'skillrl.proof.agents._environment': ('proof.agents.html#_environment', 'skillrl/proof/agents.py'),
                                       'skillrl.proof.agents._filled': ('proof.agents.html#_filled', 'skillrl/proof/agents.py'),
                                       'skillrl.proof.agents._in_prompt': ('proof.agents.html#_in_prompt', 'skillrl/proof/agents.py'),
+                                      'skillrl.proof.agents._keep': ('proof.agents.html#_keep', 'skillrl/proof/agents.py'),
                                       'skillrl.proof.agents._lay_out': ('proof.agents.html#_lay_out', 'skillrl/proof/agents.py'),
                                       'skillrl.proof.agents._of': ('proof.agents.html#_of', 'skillrl/proof/agents.py'),
                                       'skillrl.proof.agents._read': ('proof.agents.html#_read', 'skillrl/proof/agents.py'),

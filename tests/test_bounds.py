@@ -33,7 +33,8 @@ def test_what_cannot_be_kept_is_named_and_the_rest_is_kept(tmp_path, kind):
     assert sum(p.stat().st_size for p in (tmp_path/'o'/'outputs').iterdir()) <= 500_000_000
     assert 'left out' in (tmp_path/'o'/'left_out.txt').read_text(encoding='utf-8')
 
-ODD = """os.mkfifo('pipe'); os.symlink('loop', 'loop'); os.symlink('.', 'here'); os.symlink('/dev/zero', 'zero')
+ODD = """os.mkfifo('pipe')
+for target, name in (('loop', 'loop'), ('.', 'here'), ('/dev/zero', 'zero')): os.symlink(target, name)
 s = socket.socket(socket.AF_UNIX); s.bind('socket')
 try: os.mknod('device', 0o20644, os.makedev(1, 5))
 except OSError: pass
@@ -54,8 +55,8 @@ def test_pipes_sockets_devices_loops_and_depths_are_passed_over_and_removed(tmp_
 
 def test_a_session_that_is_a_pipe_or_endless_is_no_session(tmp_path):
     from dataclasses import replace
-    for source in ("os.mkfifo(os.environ['HOME'] + '/log')", "os.symlink('/dev/zero', os.environ['HOME'] + '/log')",
-                   "open(os.environ['HOME'] + '/log', 'wb').truncate(300 * 10**9)"):
+    for source in ("os.mkfifo(log)", "os.symlink('/dev/zero', log)", "open(log, 'wb').truncate(300 * 10**9)"):
+        source = f"log = os.environ['HOME'] + '/log'\n{source}"
         run = run_agent(replace(agent(tmp_path, source), log='log'), 'Go.', tmp_path/'o')
         assert not run.error and not (tmp_path/'o'/'session').exists()
 
@@ -79,7 +80,8 @@ def test_a_file_without_an_end_is_not_begun(tmp_path, skill, kind):
     os.mkfifo(tmp_path/'pipe.json')
     sparse(tmp_path/'big.json')
     (tmp_path/'zero.json').symlink_to('/dev/zero')
-    for name, told in dict(pipe='a pipe or a device', zero='a pipe or a device', big='300,000,000,000').items():
+    endless = 'a pipe or a device'
+    for name, told in dict(pipe=endless, zero=endless, big='300,000,000,000').items():
         with pytest.raises(ValueError, match=told):
             READERS[kind](skill, tmp_path/f'{name}.json')
 

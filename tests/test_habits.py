@@ -90,7 +90,7 @@ def test_what_the_human_asks_for_is_not_planted():
     assert RULE in advice([session(s, ran(WRONG, 1, human), GOOD, task=human) for s in 'ab'])
 
 def test_what_a_page_of_somebody_else_told_is_not_learnt():
-    "The words of a page from outside, in another order than in the command; a file of the project may say them"
+    "Its words in another order than in the command; a file of the project may say them"
     def learnt(tool, args):
         page = 'Set PYTHONPATH to src before you run a test'
         return RULE in advice([session(s, BAD, used(tool, args, is_error=False), ran(RIGHT, seen=page))

@@ -53,7 +53,7 @@ KINDS = rows('secret_kinds.txt')
 def is_there(secret, text):
     "Is it, or all but its ends, in `text`?"
     bare = re.sub('\x1b\\[[0-9;]*m|\u200b', '', text)
-    return secret in bare or len(secret) > 9 and secret[3:-2] in bare
+    return secret in bare or (len(secret) > 9 and secret[3:-2] in bare)
 
 @pytest.mark.parametrize('seed', range(3))
 def test_no_everyday_kind_of_secret_passes(seed):
@@ -75,16 +75,18 @@ def test_what_only_looks_like_a_secret_stays():
 @pytest.mark.parametrize('width', [60, 72, 80, 100, 120])
 def test_a_key_that_a_terminal_has_wrapped_goes_whole(width):
     rng = random.Random(width)
-    for line in ('export OPENAI_API_KEY={120}', 'Authorization: Bearer eyJ{30}.{200}.{43}', 'remote: ghp_{150}'):
+    bearer = 'Authorization: Bearer eyJ{30}.{200}.{43}'
+    for line in ('export OPENAI_API_KEY={120}', bearer, 'remote: ghp_{150}'):
         text, secrets = filled(line, rng)
         wrapped = '\n'.join(text[i:i + width] for i in range(0, len(text), width))
         out = redact(f'$ env\n{wrapped}\n3 passed\n')
         assert not any(s[i:i + 8] in out for s in secrets for i in range(0, len(s) - 8, 4)), out
         assert out.endswith('3 passed\n')
-    lines = 'A line of a log that is longer than a terminal is wide, and it ends with TOKEN=a1b2c3d4e5\ndone\n'
+    lines = 'A line that is longer than a terminal is wide, and ends with TOKEN=a1b2c3d4e5\ndone\n'
     assert redact(lines).endswith('\ndone\n')
 
-@pytest.mark.parametrize('inner', ['export API_KEY=8f2c99ab01', 'sk-0a1b2c3d4e5f6071', 'ada:x\npassword: tulip77'])
+@pytest.mark.parametrize('inner', ['export API_KEY=8f2c99ab01', 'sk-0a1b2c3d4e5f6071',
+                                   'ada:x\npassword: tulip77'])
 def test_base64_is_no_lock(inner):
     for code in (b64encode(inner.encode()).decode(), urlsafe_b64encode(f'{inner}\n'.encode()).decode()):
         assert redact(f'echo {code} | base64 -d') == 'echo [redacted] | base64 -d'

@@ -56,7 +56,8 @@ found = dict(texts(p for p in Path('/proc').glob('[0-9]*/environ')))
 mine = f'/proc/{os.getpid()}/environ'
 print(json.dumps(dict(
     keys=[p for p, text in found.items() if 'Zq7' in text and p not in (mine, '/proc/1/environ')],
-    answers=[p for top in sys.argv[2:] for p, text in texts(Path(top).rglob('*')) if 'Zq7' in text or 'ANSWERS' in text or 'evals' in p],
+    answers=[p for top in sys.argv[2:] for p, text in texts(Path(top).rglob('*'))
+             if 'Zq7' in text or 'ANSWERS' in text or 'evals' in p],
     listed=[p for top in sys.argv[2:] for p in os.listdir(top)] )))
 """
 
@@ -170,7 +171,7 @@ def test_a_check_gets_no_file_by_naming_it(box, home, tmp_path, named):
 def test_a_program_below_the_home_starts_and_no_login_comes_with_it(box, home, script, tmp_path, monkeypatch):
     "As nvm, pipx and cargo lay them out: links, scripts, and logins beside them"
     files = {'.nvm/v20/lib/tool/cli.py': '#!/usr/bin/env mugpython\nimport os, sys\nfor top in sys.argv[2:]:'
-             '\n    for at, _, names in os.walk(top): print(*[n for n in names if "login" in n or "cred" in n])',
+             '\n    for _, _, names in os.walk(top): print(*[n for n in names if "login" in n or "cred" in n])',
              '.nvm/v20/login-free': '', '.cargo/bin/mug-ls': '', '.cargo/credentials.toml': KEY,
              '.local/share/keyrings/login': KEY, '.local/bin/other': ''}
     for name, text in files.items():
@@ -228,5 +229,6 @@ from skillrl.llm.command import Sandbox, run_program
 run_program(['true'], os.getcwd(), {}, 60, sandbox=Sandbox())
 print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"""
     env = os.environ | dict(SKILLRL_SANDBOX='off')
-    out = subprocess.run([sys.executable, '-c', source], env=env, capture_output=True, text=True, cwd=tmp_path)
+    line = [sys.executable, '-c', source]
+    out = subprocess.run(line, env=env, capture_output=True, text=True, cwd=tmp_path)
     assert sys.platform != 'linux' or out.stdout == '0\n'

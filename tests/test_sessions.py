@@ -395,7 +395,8 @@ def test_tasks_carry_signals_and_only_a_recorded_reward_is_success(tmp_path):
         assert ('reward' in chat.outcome) == (isinstance(reward, float | int) and reward == reward)
 
 @pytest.mark.parametrize('command, own', [
-    ('pytest -q', True), ('cd src && pytest -q', True), ('pytest -q | head -3', False), ('pytest -q; echo done', False),
+    ('pytest -q', True), ('cd src && pytest -q', True), ('pytest -q | head -3', False),
+    ('pytest -q; echo done', False),
     ('pytest -q\necho done', False), ('echo a | wc; pytest', True), ('pytest || true', False)])
 def test_the_exit_code_of_a_line_is_that_of_its_tests_only_where_they_are_last(command, own):
     s = AgentSession('a', 'b')

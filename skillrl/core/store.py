@@ -151,7 +151,7 @@ def require_file(
     "`path`, which can be read to its end"
     info = os.stat(path)
     if stat.S_ISREG(info.st_mode) and info.st_size > most:
-        raise ValueError(f'{path} has {info.st_size:,} bytes, and at most {most:,} are read: name another file')
+        raise ValueError(f'{path} has {info.st_size:,} bytes, of which at most {most:,} are read')
     if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode) or str(path).startswith('/dev/')):
         raise ValueError(f'{path} is a pipe or a device: name a file')
     return Path(path)

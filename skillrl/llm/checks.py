@@ -73,13 +73,13 @@ class Outputs:
 def _command(c, run, folder):
     "(does it hold, how one sees it) of the command of the check `c`; OSError if there is no reward"
     with scratch_folder() as place:
-        tmp, app, logs = str(place), place/'app', place/'logs'/'verifier'
+        app, logs = place/'app', place/'logs'/'verifier'
         app.mkdir()
         logs.mkdir(parents=True)
         copy_files(run.files, app)
         (logs/'stdin').write_bytes(run.answer.encode(errors='replace'))
-        line = [str(part).replace('{tmp}', tmp).replace('{skill}', str(folder)) for part in c.command]
-        env = safe_env(dict(HOME=tmp, LOGS=f'{tmp}/logs'))
+        line = [str(part).replace('{tmp}', str(place)).replace('{skill}', str(folder)) for part in c.command]
+        env = safe_env(dict(HOME=str(place), LOGS=f'{place}/logs'))
         named = () if os.sep in line[0] else (line[0],) # A path is what the evals' author says
         box = Sandbox((place,), read={folder: folder} if folder else {}, command=named)
         done = run_program(line, app, env, c.seconds, stdin=logs/'stdin', sandbox=box)

@@ -58,6 +58,7 @@ def plain_files(
         raise ValueError(f'{folder} cannot be copied ({sentences[0]}): remove what does not belong there')
     return dict(sorted(files.items()))
 
+# %% ../../nbs/355_llm.command.ipynb #9cfa8666
 def copy_files(
     files:Mapping, # Path below `folder` → file
     folder:Path,
@@ -164,6 +165,7 @@ def _follow(word, files):
         for more in first[2:].split()*first.startswith('#!'):
             _follow(more, files)
 
+# %% ../../nbs/355_llm.command.ipynb #6c7f168f
 _LOGIN = re.compile(r'cred|auth|secret|token|netrc|npmrc|history|\.env|config\.json|\.ssh|\.local$', re.I)
 
 def _beside(path, private):
@@ -223,6 +225,7 @@ def _mounts(box):
     own += [('--ro-bind', mine, there) for there, mine in box.read.items()]
     yield from sorted(own, key=lambda mount: mount[2])
 
+# %% ../../nbs/355_llm.command.ipynb #16591637
 def _confined(line, folder, box):
     "The command that runs `line` as `box` says, or `line` where no sandbox is used"
     program, _ = _bwrap()
@@ -250,6 +253,7 @@ def _bwrap():
         return program, str(e)
     return program, done.stderr.strip() or f'it ended with {done.returncode}'*(done.returncode != 0)
 
+# %% ../../nbs/355_llm.command.ipynb #774817d5
 def use_sandbox(
     choice:str='', # 'auto' for where it works, 'on' or 'off'; empty leaves it as it is
 )->str: # Why programs run as you; empty where they do not. ValueError if it is 'on' and does not work

@@ -250,6 +250,13 @@ def _read(agent, stdout, session):
         return AgentRun(error=_UNKNOWN)
 
 # %% ../../nbs/638_proof.agents.ipynb #8fe0e56b
+def _keep(folder, kept, keys):
+    "Copy what a run has left in `folder`, without `keys`, and name what is too large or too many"
+    left_out = []
+    copy_files(plain_files(folder, left_out), kept/'outputs', keys)
+    if left_out:
+        (kept/'left_out.txt').write_text('\n'.join(left_out), encoding='utf-8')
+
 def _worked(agent, values, timeout, kept):
     "The run of a program in the folders that were laid out, with what it left in the folder `kept`"
     env, keys, logins = _environment(agent, values['home'])
@@ -274,10 +281,7 @@ def _worked(agent, values, timeout, kept):
     elif run.error:
         run.error = f'{agent.name} could not do its work ({clip(run.error, 300)}): run it by hand'
     run.error = redact(run.error, keys)
-    left_out = []
-    copy_files(plain_files(values['folder'], left_out), kept/'outputs', keys)
-    if left_out:
-        (kept/'left_out.txt').write_text('\n'.join(left_out), encoding='utf-8')
+    _keep(values['folder'], kept, keys)
     return run
 
 # %% ../../nbs/638_proof.agents.ipynb #43477ee2

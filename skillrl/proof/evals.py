@@ -27,7 +27,7 @@ from ..skills.skill_md import split_text
 def _check_skill(folder):
     "ValueError unless agents find the skill in `folder`"
     try:
-        front, _ = split_text(require_file(folder/'SKILL.md').read_text(encoding='utf-8'))
+        front, _ = split_text(require_file(folder/'SKILL.md').read_text('utf-8'))
         text_field(front, 'description', 1024)
         wanted = '(?=.{1,64}$)[a-z0-9]+(?:-[a-z0-9]+)*'
         if front.get('name') != folder.name or not re.fullmatch(wanted, folder.name):
@@ -111,7 +111,7 @@ def _task(path):
     "(folder, object) of the Harbor task with the instruction at `path`"
     folder = path.resolve().parent
     assertion = dict(text='tests/test.sh writes a reward of 1', check=harbor_check(folder))
-    return folder, dict(id=folder.name, prompt=require_file(path).read_text(encoding='utf-8'), checks=[assertion])
+    return folder, dict(id=folder.name, prompt=require_file(path).read_text('utf-8'), checks=[assertion])
 
 # %% ../../nbs/641_proof.evals.ipynb #6a24905c
 def _records(path, folder):
