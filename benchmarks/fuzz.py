@@ -360,15 +360,16 @@ def export(path, fmt, out):
 
 def readers_of(name, here):
     "What is called for the document `name`"
+    others = dict(
+        proof=lambda: damaged_proof(here, name),
+        sessions=lambda: quietly('harvest', here / name, '--output', here / 'out/t.jsonl'),
+        tasks=lambda: _load_tasks(here / name),
+    )
+    if name.split('/')[0] in others:
+        return [others[name.split('/')[0]]]
     file, out = here / name, here / 'out'
     top = name.split('/')[0]
     calls = [inspect(file)]
-    if top == 'proof':
-        return [lambda: damaged_proof(here, name)]
-    if top == 'sessions':
-        calls += [lambda: quietly('harvest', file, '--output', out / 't.jsonl')]
-    if top == 'tasks':
-        calls += [lambda: _load_tasks(file)]
     if top in ('skillrl.json', 'official.json', 'krill.json'):
         calls += [inspect(file, '--find', 'a'), inspect(file, here / 'skillrl.json')]
         calls += [export(file, fmt, out / fmt) for fmt in ('skillrl', 'official', 'krill')]

@@ -1,6 +1,5 @@
 "What has no end, no bound or no name ends in a note or in one sentence, and never in a hang or a traceback"
-import json, os, shlex, socket, sys
-from pathlib import Path
+import json, os, shlex, sys
 import pytest
 from skillrl.core.formats import read_records
 from skillrl.core.session_logs import read_sessions

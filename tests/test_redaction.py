@@ -53,7 +53,7 @@ KINDS = rows('secret_kinds.txt')
 def is_there(secret, text):
     "Is it, or all but its ends, in `text`?"
     bare = re.sub('\x1b\\[[0-9;]*m|\u200b', '', text)
-    return secret in bare or (len(secret) > 9 and secret[3:-2] in bare)
+    return any(part in bare for part in [secret, secret[3:-2]] if len(part) > 3)
 
 @pytest.mark.parametrize('seed', range(3))
 def test_no_everyday_kind_of_secret_passes(seed):

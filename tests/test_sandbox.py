@@ -102,7 +102,8 @@ def left_of(marker):
     return out
 
 def test_killed_by_a_signal_that_nobody_catches_it_leaves_no_key_and_no_process(box, home, script, tmp_path):
-    agent = script(ENDLESS, 'mug-marker-4417')
+    marker = f'mug-marker-{os.getpid()}'
+    agent = script(ENDLESS, marker)
     place = tmp_path/'places'
     place.mkdir()
     source = f"""
@@ -121,10 +122,10 @@ run_agent(replace(find_agent({agent.command!r}), config='.codex/auth.json'), 'Go
     kept = [f.read_text(errors='replace') for f in place.rglob('*') if f.is_file()]
     assert kept and not [text for text in kept if KEY in text]
     for _ in range(400):
-        if not left_of('mug-marker-4417'):
+        if not left_of(marker):
             break
         time.sleep(.05)
-    assert not left_of('mug-marker-4417')
+    assert not left_of(marker)
 
 def test_what_a_program_leaves_behind_ends_with_it(box, script, tmp_path):
     begin = "subprocess.Popen(['sleep', '{}'], start_new_session=True)\nprint('left')"
@@ -171,7 +172,7 @@ def test_a_check_gets_no_file_by_naming_it(box, home, tmp_path, named):
 def test_a_program_below_the_home_starts_and_no_login_comes_with_it(box, home, script, tmp_path, monkeypatch):
     "As nvm, pipx and cargo lay them out: links, scripts, and logins beside them"
     files = {'.nvm/v20/lib/tool/cli.py': '#!/usr/bin/env mugpython\nimport os, sys\nfor top in sys.argv[2:]:'
-             '\n    for _, _, names in os.walk(top): print(*[n for n in names if "login" in n or "cred" in n])',
+             '\n    for _, _, names in os.walk(top): print(*[n for n in names if "og" in n or "cred" in n])',
              '.nvm/v20/login-free': '', '.cargo/bin/mug-ls': '', '.cargo/credentials.toml': KEY,
              '.local/share/keyrings/login': KEY, '.local/bin/other': ''}
     for name, text in files.items():

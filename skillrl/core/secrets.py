@@ -70,7 +70,8 @@ def _without_known(text, secrets):
 
 # %% ../../nbs/271_core.secrets.ipynb #d342a984
 _UNSEEN = re.compile(r'\x1b\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|\x1b\[[\d;:?]{0,40}[ -/]?[@-~]'
-                     r'|[\xad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]|.\x08|\[\d{1,2}(?:;\d{1,3}){0,4}m')
+                     r'|[\xad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]|.\x08'
+                     r'|\[\d{1,2}(?:;\d{1,3}){0,4}m')
 _WRAPPED = re.compile(r'^([^\n]{40,}[\w+/=.-])\r?\n[ \t]{0,8}(?![A-Z]?[a-z]+\b|[A-Z]+\b)'
                       r'(?=[\w+/=.-]{3,}+(?:["\'\s,;)]|\Z))', re.M)
 _CODED = re.compile(r'(?<![\w+/=-])[A-Za-z0-9+/_-]{16,4000}+={0,2}(?![\w+/=-])')

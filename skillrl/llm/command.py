@@ -303,10 +303,9 @@ def run_program(
         _end(p)
     for drain in (out, err):
         drain.join(5)  # A process that has left the group may hold the pipe
-    done = Ended(code, out.text(), err.text())
-    if sandbox and done.code == 1 and not done.out and done.err.startswith('bwrap: '):
-        raise OSError(f'nothing could run in a sandbox ({done.err.strip()}): try --sandbox off')
-    return done
+    if sandbox and code == 1 and not out.kept and err.text().startswith('bwrap: '):
+        raise OSError(f'nothing could run in a sandbox ({err.text().strip()}): try --sandbox off')
+    return Ended(code, out.text(), err.text())
 
 # %% ../../nbs/355_llm.command.ipynb #e045b533
 def why_lost(

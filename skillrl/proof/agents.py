@@ -257,6 +257,7 @@ def _keep(folder, kept, keys):
     if left_out:
         (kept/'left_out.txt').write_text('\n'.join(left_out), encoding='utf-8')
 
+# %% ../../nbs/638_proof.agents.ipynb #d8e62a28
 def _worked(agent, values, timeout, kept):
     "The run of a program in the folders that were laid out, with what it left in the folder `kept`"
     env, keys, logins = _environment(agent, values['home'])
