@@ -18,6 +18,7 @@ from threading import current_thread, Event, main_thread
 from typing import Any, NoReturn, TextIO
 from .flags import BANK, Progress, say_stopped, setting_flags, settings, spelled, TRAJECTORIES
 from ..core.tables import counted
+from ..llm.command import use_sandbox
 from ..viewers.inspection import load_bank, shown
 
 # %% ../../nbs/890_cli.main.ipynb #9212f25c
@@ -236,6 +237,7 @@ class Command:
 
     def run(self, args:Namespace)->int|None:
         "The exit status, if not 0"
+        use_sandbox(getattr(args, 'sandbox', None) or '')
         return resolve_name(f'skillrl.cli.{self.runs.replace(".", ":")}')(args)
 
 _TRAIN = Command('steps.train', _flags(
@@ -287,7 +289,9 @@ _PROOF = _flags(
                 metavar='MODEL'),
     run_checks=_flag('let programs that checks name run, now and as long as they stay as they are', 'off',
                      action='store_true', default=None),
-    judge_url=_flag("its server, which speaks OpenAI's protocol", "OpenAI's", metavar='URL'))
+    judge_url=_flag("its server, which speaks OpenAI's protocol", "OpenAI's", metavar='URL'),
+    sandbox=_flag('confine the programs of agents and checks: auto where it works, on or off', 'auto',
+                  choices=('auto', 'on', 'off'), metavar='WHEN'))
 
 _OPTIMIZE = Command('jobs.optimize', {
     'skill': dict(nargs='?', metavar='SKILL', help="the skill to begin with, a folder, or a file such as a "

@@ -6,7 +6,7 @@
 __all__ = ['require_check', 'Outputs', 'harbor_check', 'is_allowed', 'holds', 'first_of', 'typed_check']
 
 # %% ../../nbs/357_llm.checks.ipynb #chk00003
-import csv, io, json, os, re, regex, tempfile
+import csv, io, json, os, re, regex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,9 +14,10 @@ from filecmp import cmp
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from ..core.store import data_path, fingerprint, JsonlLog, read_json
+from ..core.store import data_path, fingerprint, JsonlLog, read_json, require_file
 from ..core.trajectory import assert_object, build
-from .command import copy_files, plain_files, run_program, safe_env, why_lost
+from .command import (
+    Sandbox, copy_files, plain_files, run_program, safe_env, scratch_folder, why_lost)
 
 # %% ../../nbs/357_llm.checks.ipynb #de9c675c
 @dataclass
@@ -36,7 +37,7 @@ class _Check:
 
 # %% ../../nbs/357_llm.checks.ipynb #a0fe5393
 _SEEN = 'file', 'equals', 'contains', 'matches', 'fields', 'command', 'every'
-_LONGEST = 3600 # Seconds
+_HOUR = 3600 # The most seconds of a check
 
 def require_check(
     d:dict,
@@ -47,8 +48,8 @@ def require_check(
     if c.extra or all(d.get(k) in (None, '', []) for k in _SEEN):
         wrong = ', '.join(c.extra) or 'nothing to look at'
         raise ValueError(f'a check has {wrong}: known are {", ".join(_SEEN)}, exists, times, reward, seconds')
-    if not 0 < c.seconds <= _LONGEST:
-        raise ValueError(f'`seconds` of a check is {c.seconds:g}: give more than 0 and at most {_LONGEST}')
+    if not 0 < c.seconds <= _HOUR:
+        raise ValueError(f'`seconds` is {c.seconds}: give it a number above 0 and at most {_HOUR}')
     for part in c.every or []:
         require_check(part)
         if 'command' in part:
@@ -66,7 +67,7 @@ class Outputs:
         answer:str='', # What the agent said last
         given:Mapping|None=None, # Path in the folder → file that the run began with
     ):
-        self.answer, self.files = answer, plain_files(folder)
+        self.answer, self.files = answer, plain_files(folder, [])
         self.given = given or {}
 
     def own(self)->list[str]: # Names
@@ -94,16 +95,19 @@ class Outputs:
 # %% ../../nbs/357_llm.checks.ipynb #03dfa272
 def _command(c, run, folder):
     "(does it hold, how one sees it) of the command of the check `c`; OSError if there is no reward"
-    with tempfile.TemporaryDirectory(prefix='skillrl-', ignore_cleanup_errors=True) as tmp:
-        app, logs = Path(tmp)/'app', Path(tmp)/'logs'/'verifier'
+    with scratch_folder() as place:
+        app, logs = place/'app', place/'logs'/'verifier'
         app.mkdir()
         logs.mkdir(parents=True)
         copy_files(run.files, app)
         (logs/'stdin').write_bytes(run.answer.encode(errors='replace'))
-        line = [str(part).replace('{tmp}', tmp).replace('{skill}', str(folder)) for part in c.command]
-        env = safe_env(dict(HOME=tmp, LOGS=f'{tmp}/logs', PYTHONDONTWRITEBYTECODE='1'))
-        done = run_program(line, app, env, c.seconds, stdin=logs/'stdin')
-        rewards = [p.read_text(errors='replace') for p in logs.glob('reward.*')]
+        line = [str(part).replace('{tmp}', str(place)).replace('{skill}', str(folder)) for part in c.command]
+        env = safe_env(dict(HOME=str(place), LOGS=f'{place}/logs', PYTHONDONTWRITEBYTECODE='1'))
+        named = () if os.sep in line[0] else (line[0],) # A path is what the evals' author says
+        box = Sandbox((place,), read={folder: folder} if folder else {}, command=named)
+        done = run_program(line, app, env, c.seconds, stdin=logs/'stdin', sandbox=box)
+        rewards = [p.read_text(errors='replace') for p in plain_files(logs, [], 100_000).values()
+                   if p.stem == 'reward']
     told = why_lost(done, line[0], c.seconds)
     if not c.reward:
         return done.code == 0, f'{line[0]} ended with 0' if done.code == 0 else told
@@ -122,10 +126,10 @@ def harbor_check(
     test = folder.resolve()/'tests'/'test.sh'
     there = dict(logs='{tmp}/logs', app='{tmp}/app', tests=str(test.parent))
     script = re.sub(r'(?<![\w.$}/-])/(logs|app|tests)(?![\w-])', lambda m: there[m[1]],
-                    test.read_text(encoding='utf-8'))
+                    require_file(test).read_text(encoding='utf-8'))
     return dict(command=['bash', '-c', script, str(test)], reward=True, seconds=600)
 
-# %% ../../nbs/357_llm.checks.ipynb #0a536f29
+# %% ../../nbs/357_llm.checks.ipynb #42f8ff70
 def _key(check, folder):
     "What tells the command of `check`, and what lies beside its programs, from others"
     parts = list(map(str, check['command']))
@@ -215,7 +219,7 @@ def holds(
         return False, str(e)
     return next((look for look in looks if not look[0]), looks[-1])
 
-# %% ../../nbs/357_llm.checks.ipynb #fde096b3
+# %% ../../nbs/357_llm.checks.ipynb #104fea14
 _names = read_json(data_path('evals.json'))
 
 def first_of(
@@ -232,7 +236,7 @@ def _kind_of(name):
     rest = words.difference(*kinds.values(), _names['not'].split(), _names['around'].split())
     return '' if rest else next((kind for kind, known in kinds.items() if known), ''), words
 
-# %% ../../nbs/357_llm.checks.ipynb #5f1d03e5
+# %% ../../nbs/357_llm.checks.ipynb #0f47bd09
 def _coded(kind, words, value, path):
     "The checks that `value` means under a name of these `words`"
     values = [str(v) for v in (value if isinstance(value, list) else [value]) if v not in (None, '')]

@@ -18,8 +18,9 @@ from time import monotonic
 from urllib.parse import urlsplit
 from weakref import finalize
 from ..core.concurrency import check_stop, pause
+from ..core.secrets import redact
 from .ledger import request_key, tokens_at_most
-from .reply import ChatReply, redact
+from .reply import ChatReply
 from ..core.options import usual_address
 from ..core.store import to_json
 

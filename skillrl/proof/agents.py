@@ -10,13 +10,15 @@ import os, re, shlex, shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
+from ..core.secrets import redact, without_secrets
 from ..core.store import JsonlLog, atomic_folder, read_json, to_json, write_json
 from ..core.tables import clip
 from ..llm.chat import Chat
-from ..llm.command import Ended, copy_files, plain_files, run_program, safe_env, why_lost
-from ..llm.reply import Outage, mend_unicode, redact, without_secrets
+from ..llm.command import (
+    Ended, Sandbox, copy_files, plain_files, run_program, safe_env, scratch_folder,
+    use_sandbox, why_lost)
+from ..llm.reply import Outage, mend_unicode
 from ..skills.skill_md import skill_files
 
 # %% ../../nbs/638_proof.agents.ipynb #8952bf81
@@ -117,6 +119,7 @@ class Agent:
     log:str = ''                 # Pattern of its session, from its home; empty takes what it prints
     keys:str = ''                # Pattern of its provider's variables; empty takes what it names, or all
     chat:Chat|None = None        # That answers, instead of a program
+    hide:tuple[Path, ...] = ()   # What its runs may not see, such as the evals
 
 # %% ../../nbs/638_proof.agents.ipynb #6bdc9299
 AGENTS = {a.name: a for a in [
@@ -182,21 +185,25 @@ _OWN = dict(HOME='{}', TMPDIR='{}/tmp', CLAUDE_CONFIG_DIR='{}/.claude', CODEX_HO
             MSWEA_COST_TRACKING='ignore_errors')
 
 def _environment(agent, home):
-    "The variables of a run in `home`, which gets what the program needs of yours, and the keys among them"
-    told = agent.command
+    "The variables of a run in `home`, which gets what the program needs of yours, the keys, and the logins"
+    told, logins = agent.command, {}
     for path in agent.config.split():
         mine = (Path.home()/path).resolve()
         if mine.is_file():
             (home/path).parent.mkdir(parents=True, exist_ok=True)
+            told += _text(mine)
+            secret = redact(_text(mine)) != _text(mine) or re.search('auth|cred', path)
+            if secret and not use_sandbox(): # Nothing of it is written, and nothing can write it
+                logins[home/path] = mine
+                continue
             give = os.symlink if re.search('auth|cred', path) else shutil.copyfile
             give(mine, home/path)
-            told += _text(mine)
     named = {*re.findall('[A-Z][A-Z0-9_]{2,}', told)} & os.environ.keys() - safe_env({}).keys()
     keys = agent.keys or ('(?!)' if named else _EVERY)
     given = {k: v for k, v in os.environ.items() if k in named or re.match(f'{_PASSED}|{keys}', k)}
     secret = [v for k, v in given.items()
               if len(v) >= 8 and without_secrets(v, name=k) != v]
-    return safe_env(given | {k: v.format(home) for k, v in _OWN.items()}), secret
+    return safe_env(given | {k: v.format(home) for k, v in _OWN.items()}), secret, logins
 
 # %% ../../nbs/638_proof.agents.ipynb #8c0b1a10
 def _filled(command, values):
@@ -244,19 +251,30 @@ def _read(agent, stdout, session):
         return AgentRun(error=_UNKNOWN)
 
 # %% ../../nbs/638_proof.agents.ipynb #8fe0e56b
+def _keep(folder, kept, keys):
+    "Copy what a run has left in `folder`, without `keys`, and name what is too large or too many"
+    left_out = []
+    copy_files(plain_files(folder, left_out), kept/'outputs', keys)
+    if left_out:
+        (kept/'left_out.txt').write_text('\n'.join(left_out), encoding='utf-8')
+
+# %% ../../nbs/638_proof.agents.ipynb #d8e62a28
 def _worked(agent, values, timeout, kept):
     "The run of a program in the folders that were laid out, with what it left in the folder `kept`"
-    env, keys = _environment(agent, values['home'])
+    env, keys, logins = _environment(agent, values['home'])
+    named = (*shlex.split(agent.command), *(v for k, v in env.items() if re.match(_PASSED, k)))
+    box = Sandbox((values['home'].parent,), logins, named, agent.hide, network=True)
     asks = '{prompt}' in agent.command or '{task}' in agent.command
     try:
         line = _filled(agent.command, values)
         stdin = os.devnull if asks else values['task']
-        done = run_program(line, values['folder'], env, timeout, 16_000_000, stdin)
+        done = run_program(line, values['folder'], env, timeout, 16_000_000, stdin, box)
     except OSError as e:
         done = Ended(127, '', str(e))
     stdout = session = kept/'stdout.txt'
     stdout.write_text(redact(done.out, keys), encoding='utf-8')
-    for path in sorted(values['home'].glob(agent.log or '-'))[:1]:
+    logs = sorted(values['home'].glob(agent.log or '-'))
+    for path in [p for p in logs if p.is_file() and p.stat().st_size < 100_000_000][:1]:
         session = kept/f'session{path.suffix}'
         session.write_text(redact(_text(path), keys), encoding='utf-8')
     run = _read(agent, stdout, session)
@@ -265,7 +283,7 @@ def _worked(agent, values, timeout, kept):
     elif run.error:
         run.error = f'{agent.name} could not do its work ({clip(run.error, 300)}): run it by hand'
     run.error = redact(run.error, keys)
-    copy_files(plain_files(values['folder']), kept/'outputs', keys)
+    _keep(values['folder'], kept, keys)
     return run
 
 # %% ../../nbs/638_proof.agents.ipynb #43477ee2
@@ -295,10 +313,10 @@ def run_agent(
     began = monotonic()
     prompt = mend_unicode(prompt)
     skill = skill and Path(skill).resolve()
-    with atomic_folder(folder) as kept, TemporaryDirectory(ignore_cleanup_errors=True) as place:
+    with atomic_folder(folder) as kept, scratch_folder() as place:
         (kept/'outputs').mkdir()
         if agent.chat is None:
-            values = _lay_out(agent, Path(place).resolve(), prompt, files or {}, skill)
+            values = _lay_out(agent, place, prompt, files or {}, skill)
             run = _worked(agent, values | dict(model=model), timeout, kept)
         else:
             run = _asked(agent.chat, prompt, files or {}, skill, Path(folder).name)

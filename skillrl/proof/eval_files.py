@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from ..core.formats import read_records
-from ..core.store import atomic_write, data_path, read_json, write_json
+from ..core.store import atomic_write, data_path, read_json, require_file, write_json
 from ..core.trajectory import assert_object
 from ..llm.chat import Chat
 from ..llm.checks import first_of, harbor_check, require_check, typed_check
@@ -160,7 +160,7 @@ def _task(path):
     "(folder, object) of the Harbor task with the instruction at `path`"
     folder = path.resolve().parent
     assertion = dict(text='tests/test.sh writes a reward of 1', check=harbor_check(folder))
-    return folder, dict(id=folder.name, prompt=path.read_text(encoding='utf-8'), checks=[assertion])
+    return folder, dict(id=folder.name, prompt=require_file(path).read_text('utf-8'), checks=[assertion])
 
 # %% ../../nbs/640_proof.eval_files.ipynb #5c89d6d2
 def _records(path, folder):

@@ -9,12 +9,13 @@ __all__ = ['grade', 'skill_names', 'caveats', 'eval_folders', 'allow_checks', 'g
 import re, unicodedata
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from ..core.store import data_path, read_json
+from ..core.secrets import redact
+from ..core.store import data_path, read_json, require_file
 from ..core.tables import clip, shorten
 from ..llm.chat import Chat
 from ..llm.checks import holds, is_allowed, Outputs
 from ..llm.json_reply import json_items
-from ..llm.reply import Outage, outage, redact
+from ..llm.reply import Outage, outage
 from .eval_files import Assertion, Eval, load_evals, UNREADY # noqa: F401
 from ..skills.guard import as_data, rejection_reasons
 from ..skills.questions import text_field
@@ -93,7 +94,7 @@ def _stands(quote, shown):
     inside = len(quote) > 3 and any(quote in ' '.join(text.split()) for text in texts)
     return quote != '' and (inside or quote in lines)
 
-# %% ../../nbs/641_proof.evals.ipynb #7a266bea
+# %% ../../nbs/641_proof.evals.ipynb #3f457036
 _english = read_json(data_path('english.json'))
 
 def _among(word, kind):
@@ -117,7 +118,7 @@ def _is_praise(quote, text):
             own.add(word)
     return bool(praise) and len(own) < max(2, len(praise) + len(talk))
 
-# %% ../../nbs/641_proof.evals.ipynb #a56aeee7
+# %% ../../nbs/641_proof.evals.ipynb #d4b78d63
 def _is_talk(line, text):
     "Does `line` order, or only praise?"
     return 'orders' in str(rejection_reasons(line)) or _is_praise(line, text)
@@ -174,11 +175,11 @@ def grade(
     return dict(assertion_results=found, expectations=found, summary=summary,
                 ungraded=[text for text in order if text not in graded])
 
-# %% ../../nbs/641_proof.evals.ipynb #c0711421
+# %% ../../nbs/641_proof.evals.ipynb #0d02322a
 def _front(folder):
     "The fields of the skill in `folder`; ValueError unless agents find it"
     try:
-        front, _ = split_text((folder/'SKILL.md').read_text(encoding='utf-8'))
+        front, _ = split_text(require_file(folder/'SKILL.md').read_text('utf-8'))
         text_field(front, 'description', 100_000)
         return front
     except (OSError, ValueError) as e:
@@ -202,7 +203,7 @@ def caveats(
         found.append(f'{folder}: `description` has {n} characters, and agents may read 1024: shorten it.')
     return found
 
-# %% ../../nbs/641_proof.evals.ipynb #3961afbb
+# %% ../../nbs/641_proof.evals.ipynb #e51bb0c7
 def eval_folders(
     path:str|Path,       # Folder with a `SKILL.md`, or one that holds such folders
     bad:list|None=None, # Takes a sentence about each skill that agents would not find; None refuses them all
@@ -231,7 +232,7 @@ def _hindrance(e, a, chat):
         return '' if chat else "name a judge, as by --judge 'claude -p', or write a check"
     return '' if is_allowed(a.check, e.folder) else 'let its program run by --run-checks'
 
-# %% ../../nbs/641_proof.evals.ipynb #15507d82
+# %% ../../nbs/641_proof.evals.ipynb #67588033
 def allow_checks(evals:Sequence[Eval])->None: # OSError if that cannot be kept
     "Let the programs of all checks of `evals` run from now on, as long as they stay as they are"
     for e in evals:

@@ -7,7 +7,7 @@ __all__ = ['ProofConfig', 'Proof', 'prove']
 
 # %% ../../nbs/648_proof.prove.ipynb #65cf443e
 import random, shutil
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -19,6 +19,7 @@ from ..core.runfolder import RunFolder
 from ..core.store import JsonlLog, fingerprint, read_json, write_json
 from ..core.tables import counted
 from ..llm.chat import Chat
+from ..llm.command import use_sandbox
 from ..llm.reply import RunStopped
 from .agents import Agent, agent_version, run_agent
 from .claims import Analysis, ProofPlan, analyse, runs_needed
@@ -211,6 +212,8 @@ def _notes(facts):
     if facts['tells_opened']:
         why = '' if opened else ' It was never opened, so its description may not fit the tasks.'
         yield f'The skill was opened in {opened} of {counted(of, "run")} with it.{why}'
+    if facts['sandbox'] and 'as was asked' not in facts['sandbox']:
+        yield facts['sandbox']
     if facts['limit']:
         yield f'It ended early: {facts["limit"]}.'
     if facts['lost']:
@@ -240,6 +243,7 @@ def _facts(course, analysis, about, plan):
         opened=[sum(about['skill'] in str(row['opened']) for row in with_skill), len(with_skill)],
         tells_opened=course.agent.read is not None or not course.agent.skills,
         lost=len(course.lost.read()),
+        sandbox=use_sandbox(),
         spent=_spent(course),
         needed=runs_needed(plan, course.gains) if is_open else [])
     return facts | dict(notes=list(_notes(facts)))
@@ -272,6 +276,13 @@ def _arms(skill, against):
             raise ValueError(f'{folder} holds no SKILL.md of its own: name the folder of a skill')
     return arms
 
+def _hidden(arms, evals, place):
+    "What no run may see: the skills with their evals, the repositories that hold them, and the proof"
+    files = [] if evals is None or isinstance(evals, list) else [Path(evals).resolve()]
+    tops = [top for skill in arms.values() if skill for top in (skill, *skill.parents)
+            if top == skill or (top/'.git').exists()]
+    return (*tops, *files, place.resolve())
+
 def _about(agent, judge, config, arms, evals):
     "What a proof is about, and may not change while it lasts"
     asked = [[e.id, e.prompt, e.expected, [*e.files], [asdict(a) for a in e.assertions]]
@@ -303,8 +314,8 @@ def prove(
 )->Proof: # ValueError for a skill or evals that will not do; `RunStopped` if no run can be counted
     "Run `agent` with the skill and without it until the plan is sure, and write down what that shows"
     skill, config = Path(skill).resolve(), config or ProofConfig()
-    evals = evals if isinstance(evals, list) else load_evals(skill, evals)
-    tried, ungraded = gradable(evals, judge)
+    cases = evals if isinstance(evals, list) else load_evals(skill, evals)
+    tried, ungraded = gradable(cases, judge)
     arms = _arms(skill, against)
     about = _about(agent, judge, config, arms, tried) | dict(ungraded=ungraded, caveats=caveats(skill))
     place = Path(workspace) if workspace else skill.with_name(f'{skill.name}-workspace')
@@ -313,7 +324,8 @@ def prove(
     plan = ProofPlan(config.rounds, config.effect, margin=margin,
                      panel=config.panel, seed=config.seed)
     with RunFolder(root, about, None):
-        course = _Course(agent, judge, config, arms, root)
+        hide = agent.hide + _hidden(arms, evals, place)
+        course = _Course(replace(agent, hide=hide), judge, config, arms, root)
         analysis = _play(course, tried, plan)
         facts = _facts(course, analysis, about, plan)
         write_json(root/'benchmark.json', _benchmark(course, facts))

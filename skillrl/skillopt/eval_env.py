@@ -39,8 +39,8 @@ class AgentChat(Chat):
         skill:str|Path|None=None,     # Folder of the skill whose text is tried; None for instructions
         config:ProofConfig|None=None, # Its model, and the seconds for a run
     ):
-        self.agent, self.config = agent, config or ProofConfig()
-        self.skill = skill and Path(skill).resolve()
+        self.config, self.skill = config or ProofConfig(), skill and Path(skill).resolve()
+        self.agent = replace(agent, hide=(self.skill,)) if skill else agent
         self.endpoint = agent.command
         super().__init__(f'{agent.name} {self.config.model}'.strip())
 
