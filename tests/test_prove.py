@@ -190,7 +190,7 @@ def test_a_judge_may_be_a_command_that_sees_no_arm_and_no_name(tmp_path, capsys)
     agent, seen = agent_in(tmp_path)[0], tmp_path/'seen.txt'
     line = f'prove {skill} --agent "{agent}" --evals {evals} --set rounds=4 parallel=1 --judge '
     code = main(shlex.split(f'{line} "{sys.executable} {tmp_path/"grades.py"} {seen}"'))
-    assert code == 0 and 'it helps' in capsys.readouterr().out
+    assert code == 0 and 'helps (+1.00' in capsys.readouterr().out
     assert 'Assertion 1' in seen.read_text() and not re.search('words|with_skill|SKILL.md', seen.read_text())
     assert main(shlex.split(f'{line} "no-such-program -p"')) == 1
 
