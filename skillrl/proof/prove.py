@@ -8,8 +8,10 @@ __all__ = ['Proof', 'was_cut', 'prove', 'estimate']
 # %% ../../nbs/648_proof.prove.ipynb #65cf443e
 import math, os, random
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from hashlib import file_digest
 from itertools import count
 from pathlib import Path
@@ -77,7 +79,7 @@ _NO_VERDICT = 'no verdict, for the arms lost different shares of their runs'
 def _verdict(analysis, losses):
     "What a proof says, in two words"
     lost, tries = ([arm[k] for arm in losses.values()] for k in ('lost', 'tries'))
-    return _NO_VERDICT if _losses_differ(lost, tries) else analysis.claims[0].verdict
+    return _NO_VERDICT if _losses_differ(lost, tries) else analysis.verdict
 
 @dataclass(repr=False)
 class Proof:
@@ -86,6 +88,7 @@ class Proof:
     folder:Path        # With all runs
     analysis:Analysis  # The claims, and why it stopped
     facts:dict         # As `proof.json` has them
+    at_level:Callable|None=None # `alpha` of a plan → the proof that the same runs make under it
 
     @property
     def code(self)->int: # 0 it helps, 1 not shown, 2 it harms
@@ -291,14 +294,22 @@ def prove(
 )->Proof: # ValueError for a skill or evals that will not do; `RunStopped` if no run can be counted
     "Run `agent` with the skill and without it until the plan is sure, and write down what that shows"
     course = _prepared(skill, agent, judge, against, evals, workspace, config)
-    plan = ProofPlan(course.config.rounds, course.config.effect, seed=course.config.seed)
+    config = course.config
+    plan = ProofPlan(config.rounds, config.effect, alpha=config.alpha, seed=config.seed)
     with RunFolder(course.root, signed(course.about, course.root/'config.json'), None):
         recall(course)
-        analysis = _play(course, plan)
-        facts = _facts(course, analysis, plan)
-        write_json(course.root/'benchmark.json', _benchmark(course, facts))
-        write_json(course.root/'proof.json', facts)
-    return Proof(course.about['skill'], course.root, analysis, facts)
+        return _kept(course, plan, _play(course, plan))
+
+def _kept(course, plan, analysis):
+    "The proof that the runs of `course` make, with its files"
+    facts = _facts(course, analysis, plan) | dict(alpha=plan.alpha)
+    write_json(course.root/'benchmark.json', _benchmark(course, facts))
+    write_json(course.root/'proof.json', facts)
+    return Proof(course.about['skill'], course.root, analysis, facts, partial(_at_level, course, plan))
+
+def _at_level(course, plan, alpha):
+    plan = replace(plan, alpha=alpha)
+    return _kept(course, plan, analyse(plan, course.gains))
 
 # %% ../../nbs/648_proof.prove.ipynb #3bf3522b
 _TOKENS = dict(tokens=52_000, written=2_000, failure='') # Of a run, where none was made yet: no more than a guess

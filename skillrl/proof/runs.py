@@ -31,6 +31,7 @@ class ProofConfig:
     "How a proof is run; ValueError names what will not do"
     rounds:int = opt(8, lo=1, hi=100)       # At most; in each, every eval is run once in each arm
     effect:float = opt(.2, lo=.01, hi=1)    # The least difference of scores that is worth finding
+    alpha:float = opt(.05, lo=1e-4, hi=.5)  # Chance of any wrong verdict of a command
     model:str = opt('')                     # Of the agent; empty takes its own
     timeout:float = opt(600., lo=1)         # Seconds for a run
     parallel:int = opt(4, lo=1, hi=64)      # Runs at a time
