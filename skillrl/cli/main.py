@@ -313,7 +313,9 @@ _PROVE = Command('steps.prove_skill', {
     against=_flag('an earlier version instead of no skill; same for the skill itself', 'no skill',
                   metavar='DIR'),
     set=_settings('settings of ProofConfig, such as rounds=12 max_usd=5'),
-    ci=_switch('end with a table, for the summary of a job'),
+    ci=_switch('end with a table, for the summary of a job, for one skill too'),
+    changed=_flag('only skills that differ from where this branch left BASE, each against what it was there',
+                  'all', metavar='BASE'),
     output=_flag('where the workspaces are made', 'beside each skill', metavar='DIR')), 'folder', 'prove')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b015

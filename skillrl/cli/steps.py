@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count, product
 from pathlib import Path
 from shutil import get_terminal_size
+from tempfile import TemporaryDirectory
 from typing import Any
 from .flags import (
     acts, BANK, free_folder, given, pair, Progress, resume_line, resumed_folder, resumed_settings, settings,
@@ -23,13 +24,13 @@ from ..core.session_logs import find_sessions, session_files
 from ..core.agent_sessions import to_trajectories, tool_table
 from ..core.store import (
     atomic_folder, JsonlLog, require_writable, save_or_rescue, to_json)
-from ..core.tables import counted, row_name, Table
+from ..core.tables import clip, counted, row_name
 from ..core.trajectory import success_rate, Trajectory
 from ..envs.base import world
 
 # %% ../../nbs/855_cli.steps.ipynb #855imports2
-from ..proof.evals import eval_folders
-from ..proof.prove import prove, ProofConfig
+from ..proof.family import changed_members, exit_code, find_members, members_table, prove_members
+from ..proof.runs import ProofConfig
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
 from ..skills.distillation import distill as distill_bank
 from ..skills.guard import as_data
@@ -410,26 +411,43 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
             print(f'{row}{_not_counted(n)}')
 
 # %% ../../nbs/855_cli.steps.ipynb #b44ae57c
-def _tell_ci(proofs):
-    "Add a table of `proofs` to the summary of a job, if this is one"
-    rows = [[proof.skill, proof.analysis.claims[0]] for proof in proofs]
-    table, file = Table(['skill', 'verdict'], rows), os.environ.get('GITHUB_STEP_SUMMARY')
+def _members(args, place):
+    "The skills that the flags ask for; versions of before are laid out in the folder `place`"
+    if not args.changed:
+        return find_members(args.path, args.against)
+    if args.against:
+        raise ValueError('--changed compares each skill with what it was: leave --against out')
+    members = changed_members(args.path, args.changed, place)
+    if not members:
+        print(f'No skill in {args.path} differs from where this branch left {args.changed}.')
+    return members
+
+def _tell_ci(members):
+    "Print the table of `members`, and add it to the summary of a job if this is one"
+    table, file = members_table(members), os.environ.get('GITHUB_STEP_SUMMARY')
     print(table)
     if file:
         with open(file, 'a', encoding='utf-8') as f:
             f.write(f'{table._repr_markdown_()}\n')
 
 # %% ../../nbs/855_cli.steps.ipynb #de2c3486
-def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; errors of `prove`
+def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms, 3 an error; of several the worst
     "say whether a skill helps an agent, from paired runs with it and without it"
-    folders, (agent, judge) = eval_folders(args.path), acts(args)
+    agent, judge = acts(args)
     found = dict(model=args.policy_model or '') | dict(map(pair, args.set))
-    config, proofs = settings_of(ProofConfig, found), []
-    for folder in folders:
-        where = args.output and Path(args.output)/f'{folder.name}-workspace'
-        proof = prove(folder, agent, judge, args.against, args.evals, where, config)
-        print(f'{proof}\nPage: {write_proof_page(proof)}\n', flush=True)
-        proofs.append(proof)
-    if args.ci:
-        _tell_ci(proofs)
-    return max(proof.code for proof in proofs)
+    config = settings_of(ProofConfig, found)
+    with TemporaryDirectory(prefix='skillrl-') as place:
+        members = _members(args, place)
+        is_one = len(members) == 1 and not args.ci
+        try:
+            for m in prove_members(members, agent, judge, config, args.evals, args.output):
+                if m.error and is_one:
+                    raise m.error
+                told = f'{m.folder.name}: {m.verdict} ({clip(m.error, 400)})'
+                if m.proof:
+                    told = f'{m.proof}\nPage: {write_proof_page(m.proof)}\n'
+                print(told, flush=True)
+        finally:
+            if not is_one:
+                _tell_ci(members)
+    return exit_code(members)

@@ -243,7 +243,8 @@ def find_agent(
         return Agent('chat', chat=chat)
     if shutil.which(first) is None:
         raise ValueError(f'there is no {first!r}: name {", ".join(AGENTS)}, chat with a model, or a command')
-    return Agent(Path(first).stem, text, skills='.agents/skills')
+    words = [os.path.abspath(w) if {*w} & {*'./'} and os.path.isfile(w) else w for w in shlex.split(text)]
+    return Agent(Path(first).stem, shlex.join(words), skills='.agents/skills') # It works in another folder
 
 # %% ../../nbs/638_proof.agents.ipynb #01310567
 def agent_version(agent:Agent)->str: # Empty where nobody knows, or it is not installed
