@@ -314,6 +314,8 @@ _PROVE = Command('steps.prove_skill', {
                   metavar='DIR'),
     set=_settings('settings of ProofConfig, such as rounds=12 max_usd=5'),
     ci=_switch('end with a table, for the summary of a job'),
+    dry_run=_switch('say what the proof would take, and begin nothing'),
+    json=_switch('print an object for each skill instead of words'),
     output=_flag('where the workspaces are made', 'beside each skill', metavar='DIR')), 'folder', 'prove')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b015
@@ -356,7 +358,7 @@ COMMANDS = [_TRAIN, _COLLECT, _HARVEST, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OP
 class _Parser(argparse.ArgumentParser):
     "A parser whose error message is one line"
     def error(self, message:str)->NoReturn:
-        self.exit(2, f'{self.prog}: {message}; see {self.prog} --help\n')
+        self.exit(3 if self.prog.endswith(' prove') else 2, f'{self.prog}: {message}; see {self.prog} --help\n')
 
 def parser()->argparse.ArgumentParser:
     "Commands and flags"
@@ -435,7 +437,7 @@ def _status(args):
         return os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as e:
         _say(_sentence(e))
-        return 1
+        return 3 if args.command == 'prove' else 1 # Of a proof, 1 is a verdict
 
 def _show_warning(message, *where, **more):
     _say(message)
