@@ -357,8 +357,9 @@ COMMANDS = [_TRAIN, _COLLECT, _HARVEST, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OP
 # %% ../../nbs/890_cli.main.ipynb #23c22898
 class _Parser(argparse.ArgumentParser):
     "A parser whose error message is one line"
+    misunderstood = 2 # Exit status
     def error(self, message:str)->NoReturn:
-        self.exit(3 if self.prog.endswith(' prove') else 2, f'{self.prog}: {message}; see {self.prog} --help\n')
+        self.exit(self.misunderstood, f'{self.prog}: {message}; see {self.prog} --help\n')
 
 def parser()->argparse.ArgumentParser:
     "Commands and flags"
@@ -419,6 +420,7 @@ def main(
     out, err = (stream and _Screen(stream) for stream in (sys.stdout, sys.stderr)) # Either may be missing
     with redirect_stdout(out), redirect_stderr(err):
         words = sys.argv[1:] if argv is None else [*argv]
+        _Parser.misunderstood = 3 if words[:1] == ['prove'] else 2 # Of a proof, 2 is a verdict
         args = parser().parse_args(words, Namespace(words=words))
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
