@@ -6,7 +6,7 @@
 __all__ = ['train', 'collect', 'harvest', 'distill', 'sft', 'rl', 'evolve', 'evaluate', 'prove_skill']
 
 # %% ../../nbs/855_cli.steps.ipynb #7c8c728d
-import os, sys
+import os, shlex, sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
@@ -29,8 +29,10 @@ from ..core.trajectory import success_rate, Trajectory
 from ..envs.base import world
 
 # %% ../../nbs/855_cli.steps.ipynb #855imports2
-from ..proof.family import changed_members, exit_code, find_members, members_table, prove_members
-from ..proof.runs import ProofConfig
+from ..proof.family import (
+    changed_members, examine, exit_code, find_members, members_table, prove_members)
+from ..proof.prove import estimate
+from ..proof.runs import progress_of, ProofConfig
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
 from ..skills.distillation import distill as distill_bank
 from ..skills.guard import as_data
@@ -422,32 +424,67 @@ def _members(args, place):
         print(f'No skill in {args.path} differs from where this branch left {args.changed}.')
     return members
 
-def _tell_ci(members):
-    "Print the table of `members`, and add it to the summary of a job if this is one"
+def _tell_ci(members, out):
+    "Print the table of `members` to `out`, and add it to the summary of a job if this is one"
     table, file = members_table(members), os.environ.get('GITHUB_STEP_SUMMARY')
-    print(table)
+    _say(table, out)
     if file:
         with open(file, 'a', encoding='utf-8') as f:
             f.write(f'{table._repr_markdown_()}\n')
 
+def _say(text, out=None):
+    "Print `text`; the verdict is the exit status even where nobody reads on"
+    try:
+        print(text, file=out, flush=True)
+    except BrokenPipeError: # `skillrl prove | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
 # %% ../../nbs/855_cli.steps.ipynb #de2c3486
+def _told(m, as_json):
+    "What became of the member `m`"
+    if m.proof is None and as_json:
+        return to_json(dict(skill=m.folder.name, verdict=m.verdict, error=str(m.error)))
+    if m.proof is None:
+        return f'{m.folder.name}: {m.verdict} ({clip(m.error, 400)})'
+    page = write_proof_page(m.proof)
+    return to_json(m.proof.to_dict()) if as_json else f'{m.proof}\nPage: {page}\n'
+
+def _follow(step, course, number):
+    "Show how far a proof is"
+    name, (done, most, words) = course.about['skill'], progress_of(course, number)
+    step(name, done, most)
+    step.bars[name].set_postfix_str(words, refresh=False)
+
+# %% ../../nbs/855_cli.steps.ipynb #dd280469
+def _estimate(args, members, agent, judge, config):
+    "Say what the proofs of `members` would take"
+    for m in members:
+        where = m.workspace(args.output)
+        _say(estimate(m.folder, agent, judge, m.against, args.evals, where, config))
+    return 0
+
 def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms, 3 an error; of several the worst
     "say whether a skill helps an agent, from paired runs with it and without it"
     agent, judge = acts(args)
     found = dict(model=args.policy_model or '') | dict(map(pair, args.set))
-    config = settings_of(ProofConfig, found)
-    with TemporaryDirectory(prefix='skillrl-') as place:
+    config, out = settings_of(ProofConfig, found), sys.stderr if args.json else None
+    with TemporaryDirectory(prefix='skillrl-') as place, Progress() as step:
+        config.budget.each = partial(_follow, step)
         members = _members(args, place)
-        is_one = len(members) == 1 and not args.ci
+        is_one, ready = len(members) == 1 and not args.ci, examine(members, judge, args.evals)
+        if is_one and not ready:
+            raise members[0].error
+        for m in members:
+            if m.error:
+                _say(_told(m, args.json))
+        if args.dry_run:
+            return _estimate(args, ready, agent, judge, config)
+        kept = members[0].workspace(args.output) if is_one else args.output or args.path
+        args.kept = kept, shlex.join(['skillrl', *(args.words or ())])
         try:
-            for m in prove_members(members, agent, judge, config, args.evals, args.output):
-                if m.error and is_one:
-                    raise m.error
-                told = f'{m.folder.name}: {m.verdict} ({clip(m.error, 400)})'
-                if m.proof:
-                    told = f'{m.proof}\nPage: {write_proof_page(m.proof)}\n'
-                print(told, flush=True)
+            for m in prove_members(ready, agent, judge, config, args.evals, args.output):
+                _say(_told(m, args.json))
         finally:
             if not is_one:
-                _tell_ci(members)
+                _tell_ci(members, out)
     return exit_code(members)
