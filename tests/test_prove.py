@@ -75,7 +75,7 @@ def test_a_folder_of_skills_ends_with_the_worst_and_with_a_table(tmp_path, monke
     skill_in(tmp_path/'skills', name='good')
     skill_in(tmp_path/'skills', 'mug', name='idle')
     assert typed(tmp_path/'skills', agent, '--ci', '--output', str(tmp_path/'out')) == 1
-    assert '| good | on these evals: helps (+1.00' in summary.read_text()
+    assert '| good | helps | helps +1.00 [' in summary.read_text()
     assert (tmp_path/'out'/'good-workspace'/'iteration-1'/'report.html').exists()
     assert sorted(p.name for p in (tmp_path/'skills').iterdir()) == ['good', 'idle']
 

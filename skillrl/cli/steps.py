@@ -429,7 +429,7 @@ def _tell_ci(members, out):
     table, file = members_table(members), os.environ.get('GITHUB_STEP_SUMMARY')
     _say(table, out)
     if file:
-        with open(file, 'a', encoding='utf-8') as f:
+        with open(file, 'a', encoding='utf-8', errors='backslashreplace') as f:
             f.write(f'{table._repr_markdown_()}\n')
 
 def _say(text, out=None):
