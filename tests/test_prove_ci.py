@@ -201,7 +201,7 @@ def repository(tmp_path, *names, under='skills'):
     for name in names:
         skill_in(repo/under, 'mug', n=3, name='x').rename(repo/under/name)
         file = repo/under/name/'SKILL.md'
-        file.write_bytes(file.read_bytes().replace(b': x\n', b': ' + os.fsencode(name) + b'\n'))
+        file.write_bytes(file.read_bytes().replace(b': x\n', b': ' + name.encode('ascii', 'replace') + b'\n'))
     (repo/'.gitignore').write_text('__pycache__/\n*-workspace/\n')
     git(tmp_path, 'init', '-q', '-b', 'main', str(repo))
     commit(repo, 'One')
