@@ -434,6 +434,7 @@ def _follow(step, course, number):
     step(name, done, most)
     step.bars[name].set_postfix_str(words, refresh=False)
 
+# %% ../../nbs/855_cli.steps.ipynb #0156a15d
 def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; errors of `prove`
     "say whether a skill helps an agent, from paired runs with it and without it"
     folders, (agent, judge) = eval_folders(args.path), acts(args)
