@@ -169,6 +169,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'skillrl.cli.steps._past': ('cli.steps.html#_past', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._play_conditions': ('cli.steps.html#_play_conditions', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._played': ('cli.steps.html#_played', 'skillrl/cli/steps.py'),
+                                   'skillrl.cli.steps._prove': ('cli.steps.html#_prove', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._quarantined': ('cli.steps.html#_quarantined', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._rl_summary': ('cli.steps.html#_rl_summary', 'skillrl/cli/steps.py'),
                                    'skillrl.cli.steps._run_settings': ('cli.steps.html#_run_settings', 'skillrl/cli/steps.py'),

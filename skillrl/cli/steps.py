@@ -463,15 +463,22 @@ def _estimate(args, members, agent, judge, config):
         _say(estimate(m.folder, agent, judge, m.against, args.evals, where, config))
     return 0
 
+def _prove(args, members, agent, judge, config):
+    "Prove `members` and say what becomes of each"
+    with Progress() as step:
+        config.budget.each = partial(_follow, step)
+        for m in prove_members(members, agent, judge, config, args.evals, args.output):
+            _say(_told(m, args.json))
+
+# %% ../../nbs/855_cli.steps.ipynb #e0d3b824
 def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms, 3 an error; of several the worst
     "say whether a skill helps an agent, from paired runs with it and without it"
     agent, judge = acts(args)
     found = dict(model=args.policy_model or '') | dict(map(pair, args.set))
-    config, out = settings_of(ProofConfig, found), sys.stderr if args.json else None
-    with TemporaryDirectory(prefix='skillrl-') as place, Progress() as step:
-        config.budget.each = partial(_follow, step)
+    config = settings_of(ProofConfig, found)
+    with TemporaryDirectory(prefix='skillrl-') as place:
         members = _members(args, place)
-        is_one, ready = len(members) == 1 and not args.ci, examine(members, judge, args.evals)
+        ready, is_one = examine(members, judge, args.evals), len(members) == 1 and not args.ci
         if is_one and not ready:
             raise members[0].error
         for m in members:
@@ -482,9 +489,10 @@ def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms, 3 a
         kept = members[0].workspace(args.output) if is_one else args.output or args.path
         args.kept = kept, shlex.join(['skillrl', *(args.words or ())])
         try:
-            for m in prove_members(ready, agent, judge, config, args.evals, args.output):
-                _say(_told(m, args.json))
+            _prove(args, ready, agent, judge, config)
         finally:
             if not is_one:
-                _tell_ci(members, out)
+                _tell_ci(members, sys.stderr if args.json else None)
+    if is_one and ready[0].error:
+        raise ready[0].error
     return exit_code(members)
