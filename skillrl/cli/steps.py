@@ -468,6 +468,8 @@ def _prove(args, members, agent, judge, config):
     with Progress() as step:
         config.budget.each = partial(_follow, step)
         for m in prove_members(members, agent, judge, config, args.evals, args.output):
+            if m.error and len(members) == 1 and not args.ci:
+                raise m.error
             _say(_told(m, args.json))
 
 # %% ../../nbs/855_cli.steps.ipynb #e0d3b824
@@ -493,6 +495,4 @@ def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms, 3 a
         finally:
             if not is_one:
                 _tell_ci(members, sys.stderr if args.json else None)
-    if is_one and ready[0].error:
-        raise ready[0].error
     return exit_code(members)
