@@ -37,10 +37,10 @@ BOUNDS = {
 WHOLE = {
     'code lines': 24_190,                       # 23,737
     'tokens': 217_600,                          # 213,633, nine a line
-    'modules': 117,                             # 117
-    'notebooks': 122,                           # 125
+    'modules': 118,                             # 117, runs of a proof
+    'notebooks': 123,                           # 125, runs of a proof
     'modules in the root': 1,                   # 2
-    'exported names': 812,                      # 800
+    'exported names': 826,                      # 800, runs of a proof
     'modules under 60 lines': 1,                # 8
     'modules that one other imports': 23,       # 30
     'names of two modules': 0,                  # 0
@@ -49,7 +49,7 @@ WHOLE = {
     'settings of a run': 58,                    # 55, precision, show
     'settings of SkillOpt': 21,                 # 22
     'commands': 15,                             # 13, prove and harvest
-    'flags': 44,                                # 36, and 8 of these
+    'flags': 45,                                # 36, and 8 of these, json
     'lines of tests for one of the library': .85,
     'words of prose': 57_300,                   # 55,000, a page on ways, a model in both places
     'cells of a page of the loop': 90,          # 90

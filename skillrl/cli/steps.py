@@ -415,7 +415,7 @@ def _tell_ci(proofs):
     "Add a table of `proofs` to the summary of a job, if this is one"
     rows = [[proof.skill, proof.analysis.claims[0]] for proof in proofs]
     table, file = Table(['skill', 'verdict'], rows), os.environ.get('GITHUB_STEP_SUMMARY')
-    print(table)
+    _say(table)
     if file:
         with open(file, 'a', encoding='utf-8') as f:
             f.write(f'{table._repr_markdown_()}\n')
