@@ -277,7 +277,7 @@ _WORDS = ('An arm is the same work with the skill, or without it (or with an ear
 def _told_claim(c):
     "The claim `c` in words"
     e = c.effect
-    luck = '' if not c.p else f' By luck alone, a skill that changes nothing does so in {c.p:.1%} of proofs.'
+    luck = '' if not c.p else f' By luck alone, a skill that changes nothing does so in {c.p:.2g} of proofs.'
     return (f'{c.about[0].upper()}{c.about[1:]}: {c.verdict}. The mean score differs by {e.mean:+.2f}, with '
             f'an interval of {e.low:+.2f} to {e.high:+.2f}, in {e.n} pairs of {c.evals} evals.{luck}')
 
