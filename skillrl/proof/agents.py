@@ -84,7 +84,7 @@ def _paths_read(command:str)->Iterator[str]:
             program = program if set(word) & set('<>') else ''
         elif not program:
             program = '' if '=' in word else Path(word).name
-        elif program in ('bash', 'sh', 'zsh') and word[0] != '-':
+        elif program in ('bash', 'sh', 'zsh'):
             yield from _paths_read(word)
         elif program == 'cd':
             place = os.path.join(place, word)

@@ -97,7 +97,7 @@ def prove_members(
     "Prove each of `members`, which can be proved, one after the other"
     alpha, places = config.alpha, [m.workspace(output) for m in members]
     config.alpha = alpha/max(1, len(members))
-    config.budget.goes_on = False
+    config.budget.goes_on = len(members) > 1 and any(map(was_cut, places))
     try:
         for m, where in zip(members, places):
             try:
@@ -124,7 +124,9 @@ def _row(m):
     paid, arms = facts['spent'], facts['losses'].values()
     these, like = [*map(_told, m.proof.analysis.claims), ''][:2]
     lost = ', '.join(f'{arm["lost"] + arm["failed"]} of {arm["tries"]}' for arm in arms)
-    cost = 'no price' if paid['unpriced'] else f'{paid["max_usd"]:,.2f} USD'
+    cost = f'{paid["max_usd"]:,.2f} USD'
+    if paid['unpriced'] or not paid['max_tokens']:
+        cost = 'cost unknown'
     early = f', ended early: {facts["limit"]}' if facts['limit'] else ''
     which = f'no. {m.proof.folder.name.rpartition("-")[2]}, against {m.versus}{early}'
     return [m.folder.name, m.verdict, these, like, lost, f'{paid["max_runs"]} runs, {cost}', which]
@@ -153,9 +155,9 @@ def _git(top, why, *words, **env):
 
 def _lay_out(top, commit, place):
     "All files of `commit` in a folder in `place`"
-    own, why = dict(GIT_INDEX_FILE=f'{place}/index'), f'the files of {commit} cannot be laid out'
-    _git(top, why, 'read-tree', commit, **own)
-    _git(top, why, 'checkout-index', '--all', f'--prefix={place}/tree/', **own)
+    index, why = dict(GIT_INDEX_FILE=f'{place}/index'), f'the files of {commit} cannot be laid out'
+    _git(top, why, 'read-tree', commit, **index)
+    _git(top, why, 'checkout-index', '--all', f'--prefix={place}/tree/', **index)
     (place/'tree'/'.git').mkdir(parents=True) # Links may lead as far as the repository reaches
     return place/'tree'
 

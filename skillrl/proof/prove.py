@@ -157,8 +157,11 @@ def _notes(facts):
     if facts['lost']:
         yield f'Runs that were lost: {facts["lost"]}, the first because {facts["first_lost"]}.'
     paid = facts['spent']
-    price = 'at a price that nobody knows' if paid['unpriced'] else f'{paid["max_usd"]:,.2f} USD'
-    yield f'It took {counted(paid["max_runs"], "run")}, {paid["max_tokens"]:,} tokens and {price}.'
+    price = 'unknown dollars' if paid['unpriced'] else f'{paid["max_usd"]:,.2f} USD'
+    took = 'which do not say what they cost'
+    if paid['max_tokens']:
+        took = f'{paid["max_tokens"]:,} tokens and {price}'
+    yield f'It took {counted(paid["max_runs"], "run")}, {took}.'
     if facts['never_differs']:
         idle = counted(len(facts['never_differs']), 'assertion')
         yield f'{idle} said the same in both arms: see never_differs in proof.json.'

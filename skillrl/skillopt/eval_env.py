@@ -53,11 +53,11 @@ class AgentChat(Chat):
             asked = texts[-1] if skill else '\n\n'.join(texts)
             run = run_agent(self.agent, asked, folder or f'{tmp}/run', files, skill, self.config.model,
                             self.config.timeout)
+        if run.error or run.failure and not self.skill: # Without a skill, it is not asked whose doing it was
+            return ChatReply(status='infra_error', finish='', error=run.error or run.failure)
         status = 'refused' if run.failure else 'ok'
-        if run.error or run.failure and not self.skill: # Without a skill, nobody asks whose doing it was
-            status = 'infra_error'
-        why = run.error or run.failure
-        return ChatReply(run.text, status, '', 'stop', run.tokens - run.written, run.written, error=why)
+        read = run.tokens - run.written
+        return ChatReply(run.text, status, '', 'stop', read, run.written, error=run.failure)
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #b16bdfb3
 def program_chat(

@@ -277,7 +277,7 @@ _WORDS = ('An arm is the same work with the skill, or without it (or with an ear
 def _told_claim(c):
     "The claim `c` in words"
     e = c.effect
-    luck = '' if not c.p else f' By luck alone, a skill that changes nothing does so in {c.p:.1%} of proofs.'
+    luck = '' if not c.p else f' By luck alone, a skill that changes nothing does so in {c.p:.2g} of proofs.'
     return (f'{c.about[0].upper()}{c.about[1:]}: {c.verdict}. The mean score differs by {e.mean:+.2f}, with '
             f'an interval of {e.low:+.2f} to {e.high:+.2f}, in {e.n} pairs of {c.evals} evals.{luck}')
 
@@ -323,7 +323,8 @@ def _failed(run):
 
 def _left(folder, run):
     "The first files that a run left, as a column"
-    files = [p for p in sorted((folder/_place(run)/'outputs').rglob('*')) if p.is_file()][:3]
+    there = sorted((folder/_place(run)/'outputs').rglob('*'))
+    files = [p for p in there if p.is_file()][:3]
     shown = [f'{p.name}:\n{clip(beginning(p), 1500)}' for p in files]
     text = escape('\n\n'.join(shown) or 'no file')
     return f'<div class="column"><h4>{escape(run["configuration"])}</h4><pre>{text}</pre></div>'
@@ -357,12 +358,13 @@ def write_proof_page(
     runs = read_json(proof.folder/'benchmark.json')['runs']
     about = [(k, facts[k]) for k in ('agent', 'version', 'model', 'judge', 'evals', 'hashes', 'reason')]
     drawn = figure_html(_draw(claims), 'Effects with their intervals')
+    details = ''.join(_details(proof.folder, runs))
     body = headed({
         f'Verdict: {escape(facts["verdict"])}': ''.join(paragraph(_told_claim(c)) for c in claims) + drawn,
         'What to know': ''.join(map(paragraph, [str(proof).splitlines()[0], *facts['notes']])),
         'What to do next': paragraph(_next(facts)),
         'What the words mean': paragraph(_WORDS),
-        'Evals': _table(runs, facts['arms']).html() + ''.join(_details(proof.folder, runs)),
+        'Evals': _table(runs, facts['arms']).html() + details.replace('<details>', '<details open>', 1),
         'What it took': _costs(facts['arms']).html(),
         'What it is about': Table(['', ''], about).html()})
     page = html_page(title, f'<h1>{escape(title)}</h1>{body}')
