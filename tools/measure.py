@@ -40,7 +40,7 @@ WHOLE = {
     'modules': 119,                             # 117, runs of a proof, several proofs
     'notebooks': 124,                           # 125, runs of a proof, several proofs
     'modules in the root': 1,                   # 2
-    'exported names': 826,                      # 800, runs of a proof
+    'exported names': 835,                      # 800, runs of a proof
     'modules under 60 lines': 1,                # 8
     'modules that one other imports': 23,       # 30
     'names of two modules': 0,                  # 0
