@@ -140,6 +140,12 @@ def test_the_table_has_both_claims_losses_cost_and_which_proof(tmp_path, monkeyp
     summary = (tmp_path/'summary.md').read_text()
     assert summary.count('| a | ') == 2 and r'b\|&lt;x>\udcff' in summary
 
+def test_runs_that_fail_stand_in_the_table_by_arm(tmp_path, capsys):
+    agent, _ = agent_in(tmp_path, 'import sys\nif not sys.argv[3]:\n    sys.exit("boom")\n')
+    assert typed(skill_in(tmp_path, n=3), agent, '--ci') == 0
+    n = read_json(tmp_path/'words-workspace'/'iteration-1'/'proof.json')['stopped']*3
+    assert row(capsys.readouterr().out, 'words')[-3] == f'0 of {n}, {n} of {n}'
+
 @pytest.mark.parametrize('verdicts, code', [
     ('helps', 0), ('no worse', 0), ('not enough evidence', 1), ('no verdict, for …', 1), ('harms', 2),
     ('error', 3), ('not begun', 3), ('helps|no evals', 0), ('no evals|no evals', 3),
@@ -166,13 +172,14 @@ def test_what_the_others_leave_over_is_used(tmp_path, monkeypatch, ps, verdicts,
     def fake(folder, agent, rater, against, evals, where, config):
         levels.append(config.alpha)
         if ps[int(folder.name)] is None:
-            raise OSError('no room')
+            raise FileNotFoundError('gone since it was looked at')
         return fake_proof(ps[int(folder.name)], verdicts[int(folder.name)], read)
     monkeypatch.setattr(family, 'prove', fake)
     monkeypatch.setattr(family, 'was_cut', lambda place: False)
     seen = [*prove_members(members, None, None, config)]
     assert levels == [.05/len(ps)]*len(ps) and config.alpha == .05
     assert [members.index(m) for m in seen[len(ps):]] == again
+    assert all(m.verdict == 'error' for m, p in zip(members, ps) if p is None)
     assert read == [pytest.approx(level)]*len(again) and all(members[i].verdict == 'helps' for i in again)
 
 def test_runs_are_read_at_another_level_and_none_is_made(tmp_path):
