@@ -10,7 +10,8 @@ from skillrl.cli.main import main, parser
 from skillrl.core.store import read_json
 from skillrl.proof import family
 from skillrl.proof.agents import find_agent
-from skillrl.proof.family import changed_members, examine, exit_code, find_members, Member, prove_members
+from skillrl.proof.family import (
+    changed_members, examine_members, exit_code, find_members, Member, prove_members)
 from skillrl.proof.prove import prove
 from skillrl.proof.runs import ProofConfig
 from test_prove import agent_in, lines, skill_in
@@ -56,7 +57,7 @@ def test_all_are_looked_at_before_anything_is_paid(tmp_path, capsys):
     (skills/'other'/'evals'/'evals.json').write_text('{"evals": [')
     shutil.rmtree(skills/'z'/'evals')
     members = find_members(skills)
-    assert [m.folder.name for m in examine(members)] == ['a'] and not lines(calls)
+    assert [m.folder.name for m in examine_members(members)] == ['a'] and not lines(calls)
     assert [m.verdict for m in members] == ['not begun', 'error', 'error', 'error', 'no evals']
     assert typed(skills, agent) == 3
     told = capsys.readouterr().out.splitlines()

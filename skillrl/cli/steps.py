@@ -30,7 +30,7 @@ from ..envs.base import world
 
 # %% ../../nbs/855_cli.steps.ipynb #855imports2
 from ..proof.family import (
-    changed_members, examine, exit_code, find_members, members_table, prove_members)
+    changed_members, examine_members, exit_code, find_members, members_table, prove_members)
 from ..proof.prove import estimate
 from ..proof.runs import progress_of, ProofConfig
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
@@ -480,7 +480,7 @@ def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms, 3 a
     config = settings_of(ProofConfig, found)
     with TemporaryDirectory(prefix='skillrl-') as place:
         members = _members(args, place)
-        ready, is_one = examine(members, judge, args.evals), len(members) == 1 and not args.ci
+        ready, is_one = examine_members(members, judge, args.evals), len(members) == 1 and not args.ci
         if is_one and not ready:
             raise members[0].error
         for m in members:
