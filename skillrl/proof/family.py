@@ -165,7 +165,7 @@ def _changed_paths(top, commit):
     "Files that differ from those of `commit`, new ones that git does not ignore included"
     why = 'git cannot tell what has changed'
     names = _git(top, why, 'diff-index', '--cached', '--name-only', '--no-renames', '-z', commit)
-    names += _git(top, why, 'ls-files', '-z', '-m', '-d', '-o', '--exclude-standard')
+    names += _git(top, why, 'ls-files', '-z', '-m', '-o', '--exclude-standard')
     return {top/name for name in names.split('\0') if name}
 
 # %% ../../nbs/652_proof.family.ipynb #636d0c02
