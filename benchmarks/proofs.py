@@ -312,7 +312,7 @@ def many(rng, proofs):
 
 def again(rng, proofs):
     "Up to five proofs of one skill, by these evals"
-    print('\nfive proofs of one skill, 12 evals: the first is held to .04, the later ones pool all gains')
+    print('\nfive proofs of one skill, 12 evals: the first at .05, the later ones pool all gains at .01')
     times = max(40, proofs//3)
     for effect in (0, .2):
         first, naive = np.zeros(5), 0

@@ -269,7 +269,7 @@ def test_forty_useless_skills_have_no_false_verdict():
     assert holm(ps) == [i == 7 for i in range(40)]
 
 def test_later_proofs_pool_what_earlier_ones_saw():
-    assert proof_alpha(1) == pytest.approx(.04) and proof_alpha(2) == proof_alpha(5) == pytest.approx(.01)
+    assert proof_alpha(1) == .05 and proof_alpha(2) == proof_alpha(5) == pytest.approx(.01)
     gains = drawn(4, effect=.2, rounds=16)
     plan = ProofPlan(alpha=proof_alpha(2), panel=True)
     found = analyse(plan, gains[8:], earlier=gains[:8])

@@ -35,12 +35,12 @@ BOUNDS = {
 # Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside. Proofs,
 # sessions and MCP came to 22,937 lines; ways, what finds them and what notices a change may add 800
 WHOLE = {
-    'code lines': 24_220,                       # 23,737
-    'tokens': 217_900,                          # 213,633, nine a line
-    'modules': 117,                             # 117
-    'notebooks': 122,                           # 125
+    'code lines': 26_000,                       # 23,737
+    'tokens': 235_000,                          # 213,633, nine a line
+    'modules': 122,                             # 117, runs, families, evals, secrets, triggers
+    'notebooks': 127,                           # 125, the same
     'modules in the root': 1,                   # 2
-    'exported names': 812,                      # 800
+    'exported names': 835,                      # 800, runs of a proof
     'modules under 60 lines': 1,                # 8
     'modules that one other imports': 23,       # 30
     'names of two modules': 0,                  # 0
@@ -49,9 +49,9 @@ WHOLE = {
     'settings of a run': 58,                    # 55, precision, show
     'settings of SkillOpt': 21,                 # 22
     'commands': 15,                             # 13, prove and harvest
-    'flags': 46,                                # 36, and 8 of these
+    'flags': 52,                                # 36, and 8 of these, and those of prove
     'lines of tests for one of the library': .85,
-    'words of prose': 57_330,                   # 55,000, a page on ways, a model in both places
+    'words of prose': 57_300,                   # 55,000, a page on ways, a model in both places
     'cells of a page of the loop': 90,          # 90
     'words of a page of the loop': 900,         # 900
 }

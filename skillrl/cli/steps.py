@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count, product
 from pathlib import Path
 from shutil import get_terminal_size
+from tempfile import TemporaryDirectory
 from typing import Any
 from .flags import (
     acts, BANK, free_folder, given, pair, Progress, resume_line, resumed_folder, resumed_settings, settings,
@@ -23,15 +24,17 @@ from ..core.session_logs import find_sessions, session_files
 from ..core.agent_sessions import to_trajectories, tool_table
 from ..core.store import (
     atomic_folder, data_path, JsonlLog, require_writable, save_or_rescue, to_json)
-from ..core.tables import counted, row_name, Table
+from ..core.tables import clip, counted, row_name
 from ..core.trajectory import success_rate, Trajectory
 from ..envs.base import world
 
 # %% ../../nbs/855_cli.steps.ipynb #855imports2
 from ..llm.command import copy_files, plain_files
 from ..proof.eval_files import draft_evals
-from ..proof.evals import allow_checks, eval_folders, load_evals
-from ..proof.prove import prove, ProofConfig
+from ..proof.family import (
+    changed_members, examine_members, exit_code, find_members, members_table, prove_members)
+from ..proof.prove import estimate
+from ..proof.runs import progress_of, ProofConfig
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
 from ..skills.distillation import distill as distill_bank
 from ..skills.guard import as_data
@@ -413,16 +416,66 @@ def evaluate(args:Namespace)->None: # ValueError if there are no test games
             print(f'{row}{_not_counted(n)}')
 
 # %% ../../nbs/855_cli.steps.ipynb #b44ae57c
-def _tell_ci(proofs):
-    "Add a table of `proofs` to the summary of a job, if this is one"
-    rows = [[proof.skill, proof.analysis.claims[0]] for proof in proofs]
-    table, file = Table(['skill', 'verdict'], rows), os.environ.get('GITHUB_STEP_SUMMARY')
-    print(table)
+def _members(args, place):
+    "The skills that the flags ask for; versions of before are laid out in the folder `place`"
+    if not args.changed:
+        return find_members(args.path, args.against)
+    if args.against:
+        raise ValueError('--changed compares each skill with what it was: leave --against out')
+    members = changed_members(args.path, args.changed, place)
+    if not members:
+        print(f'No skill in {args.path} differs from where this branch left {args.changed}.')
+    return members
+
+def _tell_ci(members, out):
+    "Print the table of `members` to `out`, and add it to the summary of a job if this is one"
+    table, file = members_table(members), os.environ.get('GITHUB_STEP_SUMMARY')
+    _say(table, out)
     if file:
-        with open(file, 'a', encoding='utf-8') as f:
+        with open(file, 'a', encoding='utf-8', errors='backslashreplace') as f:
             f.write(f'{table._repr_markdown_()}\n')
 
+def _say(text, out=None):
+    "Print `text`; the verdict is the exit status even where nobody reads on"
+    try:
+        print(text, file=out, flush=True)
+    except BrokenPipeError: # `skillrl prove | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
 # %% ../../nbs/855_cli.steps.ipynb #de2c3486
+def _told(m, as_json):
+    "What became of the member `m`"
+    if m.proof is None and as_json:
+        return to_json(dict(skill=m.folder.name, verdict=m.verdict, error=str(m.error)))
+    if m.proof is None:
+        return f'{m.folder.name}: {m.verdict} ({clip(m.error, 400)})'
+    page = write_proof_page(m.proof)
+    return to_json(m.proof.to_dict()) if as_json else f'{m.proof}\nPage: {page}\n'
+
+def _follow(step, course, number):
+    "Show how far a proof is"
+    name, (done, most, words) = course.about['skill'], progress_of(course, number)
+    step(name, done, most)
+    step.bars[name].set_postfix_str(words, refresh=False)
+
+# %% ../../nbs/855_cli.steps.ipynb #dd280469
+def _estimate(args, members, agent, judge, config):
+    "Say what the proofs of `members` would take"
+    for m in members:
+        where = m.workspace(args.output)
+        _say(estimate(m.folder, agent, judge, m.against, args.evals, where, config))
+    return 0
+
+def _prove(args, members, agent, judge, config):
+    "Prove `members` and say what becomes of each"
+    with Progress() as step:
+        config.budget.each = partial(_follow, step)
+        for m in prove_members(members, agent, judge, config, args.evals, args.output):
+            if m.error and len(members) == 1 and not args.ci:
+                raise m.error
+            _say(_told(m, args.json))
+
+# %% ../../nbs/855_cli.steps.ipynb #e0d3b824
 def _take_sample(args):
     "Let `args` name a skill of ours, copied to where you can edit it, and the program that acts"
     args.path = Path(args.output or 'skillrl-sample')/'kettle-tags'
@@ -435,26 +488,39 @@ def _begin_evals(folders, chat):
     for folder in folders:
         print(f'{draft_evals(folder, chat)}: read these evals and mend them, then skillrl prove {folder}')
 
-# %% ../../nbs/855_cli.steps.ipynb #a5b8a314
-def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; ValueError, and errors of `prove`
+# %% ../../nbs/855_cli.steps.ipynb #aa92a1ee
+def _prove_all(args, agent, judge):
+    "Prove what `args` name; the exit status"
+    given = dict(model=args.policy_model or '', panel=args.panel, no_worse=args.no_worse)
+    config = settings_of(ProofConfig, given | dict(map(pair, args.set)))
+    with TemporaryDirectory(prefix='skillrl-') as place:
+        members = _members(args, place)
+        ready = examine_members(members, judge, args.evals, args.run_checks)
+        is_one = len(members) == 1 and not args.ci
+        if is_one and not ready:
+            raise members[0].error
+        for m in members:
+            if m.error:
+                _say(_told(m, args.json))
+        if args.dry_run:
+            return _estimate(args, ready, agent, judge, config)
+        kept = members[0].workspace(args.output) if is_one else args.output or args.path
+        args.kept = kept, shlex.join(['skillrl', *(args.words or ())])
+        try:
+            _prove(args, ready, agent, judge, config)
+        finally:
+            if not is_one:
+                _tell_ci(members, sys.stderr if args.json else None)
+    return exit_code(members)
+
+def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms, 3 an error; of several the worst
     "say whether a skill helps an agent, from paired runs with it and without it"
     if args.sample:
         _take_sample(args)
     if args.path is None:
         raise ValueError('prove which skill? Name its folder, or take ours with --sample')
-    folders, (agent, judge) = eval_folders(args.path), acts(args)
+    agent, judge = acts(args)
     if args.init:
+        folders = [m.folder for m in find_members(args.path)]
         return _begin_evals(folders, AgentChat(agent) if args.agent else judge)
-    found = dict(model=args.policy_model or '', panel=args.panel, no_worse=args.no_worse)
-    found |= dict(map(pair, args.set))
-    config, proofs = settings_of(ProofConfig, found), []
-    for folder in folders:
-        if args.run_checks:
-            allow_checks(load_evals(folder, args.evals))
-        where = args.output and Path(args.output)/f'{folder.name}-workspace'
-        proof = prove(folder, agent, judge, args.against, args.evals, where, config)
-        print(f'{proof}\nPage: {write_proof_page(proof)}\n', flush=True)
-        proofs.append(proof)
-    if args.ci:
-        _tell_ci(proofs)
-    return max(proof.code for proof in proofs)
+    return _prove_all(args, agent, judge)

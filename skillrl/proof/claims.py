@@ -380,10 +380,10 @@ def holm(
 # %% ../../nbs/645_proof.claims.ipynb #271371fa
 def proof_alpha(
     number:int,      # 1 for the first proof of a skill
-    alpha:float=.05, # Of all its proofs together
+    alpha:float=.05, # Of the first one
 )->float:
-    "The `alpha` of a plan, so that all proofs of one skill keep to it"
-    return .8*alpha if number == 1 else .2*alpha
+    "The `alpha` of a plan, where all proofs of one skill may err by 1.2 `alpha` together"
+    return alpha if number == 1 else .2*alpha
 
 # %% ../../nbs/645_proof.claims.ipynb #c405ecfc
 def losses_test(
