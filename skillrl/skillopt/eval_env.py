@@ -10,7 +10,7 @@ import random, shutil, tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from ..core.store import atomic_write
+from ..core.store import atomic_write, read_json
 from ..core.tables import counted
 from ..envs.base import SkillEnv
 from ..llm.chat import Chat
@@ -46,7 +46,7 @@ class AgentChat(Chat):
 
     def send(self, messages:list[dict], files:Mapping|None=None, folder:Path|None=None,
              **params:object)->ChatReply:
-        "What the agent says in the end; `infra_error` if the run does not count, `refused` if it has failed"
+        "What the agent says in the end, an `infra_error` if the run does not count"
         texts = [m['content'] for m in messages]
         with tempfile.TemporaryDirectory(prefix='skillrl-') as tmp:
             skill = self.skill and _skill_folder(tmp, self.skill, *texts[:-1])
@@ -55,9 +55,7 @@ class AgentChat(Chat):
                             self.config.timeout)
         if run.error or run.failure and not self.skill: # Without a skill, it is not asked whose doing it was
             return ChatReply(status='infra_error', finish='', error=run.error or run.failure)
-        status = 'refused' if run.failure else 'ok'
-        read = run.tokens - run.written
-        return ChatReply(run.text, status, '', 'stop', read, run.written, error=run.failure)
+        return ChatReply(run.text, prompt_tokens=run.tokens - run.written, completion_tokens=run.written)
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #b16bdfb3
 def program_chat(
@@ -71,9 +69,9 @@ def _rollout(env, *, item, skill, target_client):
     "What the agent makes of the eval `item` under `skill`"
     with tempfile.TemporaryDirectory(prefix='skillrl-') as tmp:
         folder = Path(tmp)/f'run-{target_client.seed}'
-        text, usage = target_client.chat(system=skill, user=item.prompt, files=item.files, folder=folder,
-                                         stage='rollout')
-        run = dict(text=text, failure=usage.get('refused', ''))
+        text, _ = target_client.chat(system=skill, user=item.prompt, files=item.files, folder=folder,
+                                     stage='rollout')
+        run = read_json(folder/'run.json')
         found = grade_run(item, run, folder/'outputs', env.chat, [env.client.skill.name])
     rate = found['summary']['pass_rate']
     failed = [f'{f["text"]}: {f["evidence"]}' for f in found['assertion_results'] if not f['passed']]
