@@ -113,6 +113,8 @@ def prove_best(
     "Write the best skill of a run, and say whether it helps more than the first"
     c, best = env.client, (path/'best_skill.md').read_bytes().decode()
     new = _skill_folder(path/'best_skill', c.skill, best)
-    if best == env.get_initial_skill() or any(map(ended, path.glob('proof/iteration-*'))):
+    if best == env.get_initial_skill():
+        return new, None
+    if any(map(ended, path.glob('proof/iteration-*'))):
         return new, None
     return new, prove(new, c.agent, env.chat, c.skill, env.parts['test'], path/'proof', c.config)
