@@ -144,6 +144,13 @@ def test_a_run_that_crashes_scores_0_and_the_teacher_reads_why(here, labels, cap
     assert 'no code, no label' in (here/'told').read_text()
 
 
+def test_an_agent_that_says_nothing_is_graded_by_what_it_leaves(here, labels, capsys):
+    words = labels()
+    source = (here/'clerk.py').read_text()
+    (here/'clerk.py').write_text(source[:source.index('print(')])
+    assert main(words) == 0 and 'labels: on these evals: helps' in capsys.readouterr().out
+
+
 def test_nothing_is_proven_where_nothing_has_changed(here, labels, capsys):
     words = labels()
     (here/'tutor.py').write_text("print('[]')")

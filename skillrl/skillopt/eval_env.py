@@ -47,7 +47,7 @@ class AgentChat(Chat):
 
     def send(self, messages:list[dict], files:Mapping|None=None, folder:Path|None=None,
              **params:object)->ChatReply:
-        "What the agent says in the end; `infra_error` if the run does not count, `refused` if it has failed"
+        "What the agent says in the end, an `infra_error` if the run does not count"
         texts = [m['content'] for m in messages]
         with tempfile.TemporaryDirectory(prefix='skillrl-') as tmp:
             skill = self.skill and _skill_folder(tmp, self.skill, *texts[:-1])
@@ -56,9 +56,7 @@ class AgentChat(Chat):
                             self.config.timeout)
         if run.error or run.failure and not self.skill: # Without a skill, it is not asked whose doing it was
             return ChatReply(status='infra_error', finish='', error=run.error or run.failure)
-        status = 'refused' if run.failure else 'ok'
-        read = run.tokens - run.written
-        return ChatReply(run.text, status, '', 'stop', read, run.written, error=run.failure)
+        return ChatReply(run.text, prompt_tokens=run.tokens - run.written, completion_tokens=run.written)
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #b16bdfb3
 def program_chat(
@@ -116,6 +114,8 @@ def prove_best(
     "Write the best skill of a run, and say whether it helps more than the first"
     c, best = env.client, (path/'best_skill.md').read_bytes().decode()
     new = _skill_folder(path/'best_skill', c.skill, best)
-    if best == env.get_initial_skill() or any(map(ended, path.glob('proof/iteration-*'))):
+    if best == env.get_initial_skill():
+        return new, None
+    if any(map(ended, path.glob('proof/iteration-*'))):
         return new, None
     return new, prove(new, c.agent, env.chat, c.skill, env.parts['test'], path/'proof', c.config)
