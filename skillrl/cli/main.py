@@ -314,6 +314,9 @@ _PROVE = Command('steps.prove_skill', {
                   metavar='DIR'),
     set=_settings('settings of ProofConfig, such as rounds=12 max_usd=5'),
     ci=_switch('end with a table, for the summary of a job'),
+    triggers=_flag('ask instead whether the skill is opened when it should be; FILE of queries for others than '
+                   'evals/eval_queries.json', 'none', nargs='?', const=True, metavar='FILE'),
+    json=_switch('print what was found of triggers as JSON'),
     output=_flag('where the workspaces are made', 'beside each skill', metavar='DIR')), 'folder', 'prove')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b015

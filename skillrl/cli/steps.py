@@ -30,6 +30,7 @@ from ..envs.base import world
 # %% ../../nbs/855_cli.steps.ipynb #855imports2
 from ..proof.evals import eval_folders
 from ..proof.prove import prove, ProofConfig
+from ..proof.triggers import prove_triggers
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
 from ..skills.distillation import distill as distill_bank
 from ..skills.guard import as_data
@@ -420,8 +421,23 @@ def _tell_ci(proofs):
             f.write(f'{table._repr_markdown_()}\n')
 
 # %% ../../nbs/855_cli.steps.ipynb #de2c3486
+def _try_triggers(args):
+    "Say of each skill whether it is opened when it should be; the worst exit status"
+    file = None if args.triggers is True else args.triggers
+    found = dict(model=args.policy_model or '', timeout=180.) | dict(map(pair, args.set))
+    config, codes = settings_of(ProofConfig, found), []
+    for folder in eval_folders(args.path):
+        where = args.output and Path(args.output)/f'{folder.name}-workspace'
+        proof = prove_triggers(folder, acts(args)[0], file, where, config)
+        print(to_json(proof.facts) if args.json else f'{proof}\n', flush=True)
+        codes.append(proof.code)
+    return max(codes)
+
+# %% ../../nbs/855_cli.steps.ipynb #712087ec
 def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; errors of `prove`
     "say whether a skill helps an agent, from paired runs with it and without it"
+    if args.triggers:
+        return _try_triggers(args)
     folders, (agent, judge) = eval_folders(args.path), acts(args)
     found = dict(model=args.policy_model or '') | dict(map(pair, args.set))
     config, proofs = settings_of(ProofConfig, found), []

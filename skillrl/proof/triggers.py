@@ -32,9 +32,12 @@ def _pairs(found):
     "(text of a query, should it open the skill?) for each query in what a file holds"
     if isinstance(found, list):
         return [(text_field(d, 'query', 100_000), d.get('should_trigger')) for d in found]
-    lists = [k for k in found if re.fullmatch('should_?(not_?)?trigger(_?prompts)?', k, re.I)]
-    said = [(d, 'not' not in k.lower()) for k in lists for d in found[k]]
-    return [(d if isinstance(d, str) else text_field(d, 'prompt', 100_000), should) for d, should in said]
+    pairs = []
+    for key, listed in found.items():
+        if re.fullmatch('should_?(not_?)?trigger(_?prompts)?', key, re.I):
+            texts = [d if isinstance(d, str) else text_field(d, 'prompt', 100_000) for d in listed]
+            pairs += [(text, 'not' not in key.lower()) for text in texts]
+    return pairs
 
 _FILES = 'evals/eval_queries.json', 'evals/*trigger*.json', 'evals/*trigger*.y*ml', '*trigger*.y*ml'
 
@@ -50,8 +53,7 @@ def load_queries(
         raise ValueError(f'{path} is no file: write [{{"query": "…", "should_trigger": true}}, …] into it')
     try:
         is_json = path.suffix == '.json'
-        found = read_json(path) if is_json else yaml.safe_load(path.read_text(encoding='utf-8-sig'))
-        pairs = _pairs(found)
+        pairs = _pairs(read_json(path) if is_json else yaml.safe_load(path.read_bytes()))
     except (AttributeError, TypeError, ValueError, RecursionError, yaml.YAMLError) as e:
         raise ValueError(f'{path} does not hold queries: {" ".join(str(e).split())}') from None
     queries = dict(pairs)
@@ -60,24 +62,26 @@ def load_queries(
     return queries
 
 # %% ../../nbs/650_proof.triggers.ipynb #b6a061aa
-_STARTS, _ENDS = ('init', 'thread.started'), ('result', 'turn.completed', 'turn.failed')
+_STARTS = 'init', 'thread.started'
+_ENDS = 'result', 'turn.completed', 'turn.failed'
 
 def _of_this_run(records):
-    "`records` after those of earlier runs"
+    "`records` after those of earlier runs, each of which has an end before the last start"
     starts = [i for i, r in enumerate(records) if r.get('subtype', r.get('type')) in _STARTS]
-    ends = [i for i, r in enumerate(records) if r.get('type') in _ENDS and i < max(starts, default=0)]
-    return records[ends[-1] + 1 if ends else 0:]
+    last = max(starts, default=0)
+    ends = [i for i, r in enumerate(records[:last]) if r.get('type') in _ENDS]
+    return records[max(ends, default=-1) + 1:]
 
 def _calls(record):
-    "Tools and their arguments that a record of any program tells of"
+    "(tool, arguments) of each call that a record of any program tells of"
     match record:
         case {'type': 'assistant', 'message': {'content': [*blocks]}}:
-            return [(b['name'], b['input']) for b in blocks if b.get('type') == 'tool_use']
-        case {'item': {'type': 'command_execution'} as item}:
-            return [('shell', item)]
-        case {'type': 'tool_use', 'tool_name': tool, 'parameters': given}:
+            return [(b.get('name'), b.get('input')) for b in blocks if isinstance(b, dict)]
+        case {'item': {'type': 'command_execution', 'command': command}}:
+            return [('shell', command)]
+        case {'tool_name': tool, 'parameters': given}:
             return [(tool, given)]
-        case {'part': {'type': 'tool', 'tool': tool, 'state': {'input': given}}}:
+        case {'part': {'tool': tool, 'state': {'input': given}}}:
             return [(tool, given)]
     return []
 
@@ -91,9 +95,9 @@ def openings(
     query:str='',           # What was asked
 )->list[str]: # In their order, each once
     "The skills that were opened in a run"
-    calls = [call for r in _of_this_run(records) for call in _calls(r)]
+    calls = [(str(tool), given) for r in _of_this_run(records) for tool, given in _calls(r)]
     if _REVIEW.search(query):
-        calls = [call for call in calls if 'skill' in call[0].lower()]
+        calls = [(tool, given) for tool, given in calls if 'skill' in tool.lower()]
     opened = [fitting(names, pattern) or [pattern] for pattern in _opened(calls)]
     return list(dict.fromkeys(chain(*opened)))
 
@@ -174,14 +178,14 @@ def _play(course, asked):
 
 # %% ../../nbs/650_proof.triggers.ipynb #4fb1a5f3
 def _floor(installed, name, asked):
-    "Recall and false opens, were the skill opened that shares most words with a query"
+    "The rates, were the skill opened whose front matter shares most words with a query"
     files = sorted(installed.glob('*/SKILL.md'))
     texts = [path.read_text(encoding='utf-8', errors='replace') for path in files]
-    index = BM25([re.split('\n---', text)[0] for text in texts])
-    first = [(index.search(e.prompt, 1), should) for e, should in asked]
-    opened = [(any(files[i].parent.name == name for i, _ in best), should) for best, should in first]
-    sides = [average(is_open for is_open, should in opened if should is side) for side in (True, False)]
-    return dict(recall=sides[0], false_opens=sides[1])
+    index, rows = BM25([re.split('\n---', text)[0] for text in texts]), []
+    for e, should in asked:
+        best = [files[place].parent.name for place, _ in index.search(e.prompt, 1)]
+        rows.append(dict(should=should, is_open=int(best == [name])))
+    return {key: rate.mean for key, rate in _rates(rows, _ERROR).items()}
 
 # %% ../../nbs/650_proof.triggers.ipynb #034bea40
 def _by_query(rows, asked):
@@ -189,23 +193,31 @@ def _by_query(rows, asked):
     for e, should in asked:
         mine = [row for row in rows if row['query'] == e.id]
         opened = Counter(name for row in mine for name in row['opened'])
-        unknown = sum(row['is_open'] is None for row in mine)
-        yield dict(query=e.prompt, should_trigger=should, runs=len(mine), unknown=unknown,
+        unknown = [row for row in mine if row['is_open'] is None]
+        yield dict(query=e.prompt, should_trigger=should, runs=len(mine), unknown=len(unknown),
                    opened=dict(opened))
+
+def _table(queries):
+    "Query by query, how often each skill was opened"
+    names = sorted({name for q in queries for name in q['opened']})
+    about = 'should_trigger', 'runs', 'unknown', 'query'
+    rows = []
+    for q in queries:
+        counts = [q['opened'].get(name, 0) for name in names]
+        rows.append([*counts, *(q[key] for key in about)])
+    return Table([*names, *about], rows)
 
 def _lines(facts):
     "What `facts` say, a line each"
-    told = dict(recall='opened when it should be', false_opens='opened when it should not be',
-                precision='right of its openings')
+    told = dict(recall='opened where it should be', false_opens='opened where it should not be',
+                precision='of its openings, right')
     for key, words in told.items():
-        yield f'{words}: {Rate(**facts[key])}'
-    yield 'by shared words alone: {recall:.2f} and {false_opens:.2f}'.format(**facts['floor'])
-    if facts['lost'] or facts['limit']:
-        yield f'{facts["lost"]} runs could not be counted. {facts["limit"]}'
-    queries = facts['queries']
-    names = list(Counter(name for q in queries for name in q['opened']))
-    rows = [[*list(q.values())[:4], *(q['opened'].get(name, 0) for name in names)] for q in queries]
-    yield str(Table(['query', 'should it?', 'runs', 'unknown', *names], rows))
+        yield f'{words}: {Rate(**facts[key])}; by shared words alone {facts["floor"][key]:.2f}'
+    if facts['lost']:
+        yield f'Runs that could not be counted: {facts["lost"]}.'
+    if facts['limit']:
+        yield f'It ended early: {facts["limit"]}.'
+    yield str(_table(facts['queries']))
 
 # %% ../../nbs/650_proof.triggers.ipynb #bad18332
 _CODES = {'opens as it should': 0, 'not enough evidence': 1, 'opens wrongly': 2}
@@ -229,10 +241,14 @@ class TriggerProof:
 def _facts(course, asked):
     "Play, and say what came of it, as `proof.json` has it"
     rows, rates, verdict = _play(course, asked)
-    floor = _floor(course.arms['with_skill'], asked[0][0].folder.name, asked)
-    return dict(verdict=verdict, floor=floor, queries=list(_by_query(rows, asked)),
-                limit=course.limit, lost=len(course.lost.read()), spent=_spent(course),
-                **{name: asdict(rate) for name, rate in rates.items()})
+    name = asked[0][0].folder.name
+    return {key: asdict(rate) for key, rate in rates.items()} | dict(
+        verdict=verdict,
+        floor=_floor(course.arms['with_skill'], name, asked),
+        queries=list(_by_query(rows, asked)),
+        limit=course.limit,
+        lost=len(course.lost.read()),
+        spent=_spent(course))
 
 # %% ../../nbs/650_proof.triggers.ipynb #8da974b4
 def prove_triggers(
@@ -248,10 +264,11 @@ def prove_triggers(
     skill, config = eval_folders(skill)[0], config or ProofConfig(timeout=180.)
     queries, files = load_queries(skill, file), _skill_files(skill)
     hashes = {name: sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
-    about = dict(skill=skill.name, hashes=hashes, asked=queries, agent=agent.name, model=config.model,
-                 version=agent_version(agent), rounds=config.rounds, effect=config.effect, seed=config.seed)
-    asked = [(Eval(n, query, '', {}, [], skill), should)
-             for n, (query, should) in enumerate(queries.items(), 1)]
+    about = dict(skill=skill.name, hashes=hashes, asked=queries, agent=agent.name,
+                 version=agent_version(agent))
+    about |= {key: getattr(config, key) for key in ('model', 'rounds', 'effect', 'seed')}
+    evals = [Eval(n, query, '', {}, [], skill) for n, query in enumerate(queries, 1)]
+    asked = list(zip(evals, queries.values()))
     root = _iteration(Path(workspace or f'{skill}-workspace')/'triggers', about)
     there = replace(agent, skills=str(Path(agent.skills).parent))
     with RunFolder(root, about, None), TemporaryDirectory() as place:
