@@ -58,7 +58,7 @@ def load_queries(
         raise ValueError(f'{path} does not hold queries: {" ".join(str(e).split())}') from None
     queries = dict(pairs)
     if {*queries.values()} != {True, False} or len({*pairs}) != len(queries):
-        raise ValueError(f'{path} needs queries with `should_trigger` true, and others with false')
+        raise ValueError(f'{path} needs queries with `should_trigger` true and others with false, each once')
     return queries
 
 # %% ../../nbs/650_proof.triggers.ipynb #b6a061aa
@@ -197,9 +197,9 @@ def _by_query(rows, asked):
         yield dict(query=e.prompt, should_trigger=should, runs=len(mine), unknown=len(unknown),
                    opened=dict(opened))
 
-def _table(queries):
-    "Query by query, how often each skill was opened"
-    names = sorted({name for q in queries for name in q['opened']})
+def _table(queries, skill):
+    "Query by query, how often `skill` and others were opened"
+    names = sorted({skill, *(name for q in queries for name in q['opened'])})
     about = 'should_trigger', 'runs', 'unknown', 'query'
     rows = []
     for q in queries:
@@ -217,7 +217,7 @@ def _lines(facts):
         yield f'Runs that could not be counted: {facts["lost"]}.'
     if facts['limit']:
         yield f'It ended early: {facts["limit"]}.'
-    yield str(_table(facts['queries']))
+    yield str(_table(facts['queries'], facts['skill']))
 
 # %% ../../nbs/650_proof.triggers.ipynb #bad18332
 _CODES = {'opens as it should': 0, 'not enough evidence': 1, 'opens wrongly': 2}
