@@ -13,7 +13,7 @@ from skillrl.core.store import JsonlLog, read_json
 from skillrl.llm.reply import RunStopped
 from skillrl.proof.agents import AGENTS
 from skillrl.proof.prove import ProofConfig
-from skillrl.proof.triggers import _level, _rates, _verdict, load_queries, openings, prove_triggers
+from skillrl.proof.triggers import _level, _rates, _share, _verdict, load_queries, openings, prove_triggers
 
 NAMES = 'pdf', 'pdf-forms', 'docx'
 USAGE = dict(input_tokens=90, output_tokens=9)
@@ -294,7 +294,7 @@ NO = YES.replace('true', 'false')
     ('[{"should_trigger": true}]', '`query` is missing'), (f'[{YES.replace("a", "", 1)}]', 'query'),
     (f'[{YES.replace("true", "4")}, {NO}]', 'needs queries with'), (f'[{YES}]', 'needs queries with'),
     ('[]', 'needs queries with'), (f'[{YES}, {NO}]', 'needs queries with'),
-    (f'[{YES}, {NO}, {NO.replace("a", "b", 1)}]', 'needs queries with'),
+    (f'[{YES}, {NO}, {YES.replace("a", "b", 1)}]', 'needs queries with'),
     ('{"evals": []}', 'needs queries with'), ('4', 'does not hold queries'),
     ('["a"]', 'does not hold queries'), ('[', 'JSON')])
 def test_what_is_no_list_of_queries_is_refused_in_one_sentence(pdf, text, wrong):
@@ -317,6 +317,14 @@ def test_a_file_that_is_not_there_or_would_wait_is_refused(pdf):
             load_queries(pdf, file)
 
 # ---- intervals ----
+def test_a_run_of_which_nothing_is_known_widens_the_interval_at_both_ends():
+    whole, part = _share([1]*9 + [0]*9, .025), _share([1]*9 + [0]*9 + [None]*6, .025)
+    assert (part.mean, part.n) == (whole.mean, whole.n)
+    assert part.low < whole.low - .05 and part.high > whole.high + .05
+
+def test_the_looks_share_the_error():
+    assert sum(_level(k, 5) for k in range(1, 6)) == pytest.approx(.025)
+
 @cache
 def bound(hits, n, level):
     return lower_bound([1]*hits + [0]*(n - hits), level)

@@ -118,10 +118,14 @@ def _share(outcomes, level):
 # %% ../../nbs/650_proof.triggers.ipynb #8d68fb94
 def _skill_files(skill):
     "Path → file of the skill in a folder and of those beside it, without what agents may not see"
-    folders = [p.parent for p in sorted(skill.parent.glob('[!.]*/SKILL.md'))]
-    return {f'{folder.name}/{k}': p for folder in folders for k, p in plain_files(folder).items()
-            if Path(k).parts[0] not in ('evals', '.git', 'proof.json')}
+    files, unseen = {}, ('evals', '.git', 'proof.json')
+    for path in sorted(skill.parent.glob('[!.]*/SKILL.md')):
+        for name, file in plain_files(path.parent).items():
+            if Path(name).parts[0] not in unseen:
+                files[f'{path.parent.name}/{name}'] = file
+    return files
 
+# %% ../../nbs/650_proof.triggers.ipynb #726df701
 def _row(course, number, e, should):
     "What became of a run; None if it may not begin or says nothing"
     place = course.root/f'query-{e.id}'/f'run-{number}'
@@ -132,8 +136,9 @@ def _row(course, number, e, should):
     run = _ran(course, e, 'with_skill', place)
     if run is None:
         return None
+    names = [p.name for p in course.arms['with_skill'].iterdir()]
     records = JsonlLog(place/'stdout.txt').read(bad=[])
-    opened = openings(records, [p.name for p in course.arms['with_skill'].iterdir()], e.prompt)
+    opened = openings(records, names, e.prompt)
     is_open = int(e.folder.name in opened)
     unknown = run.get('failure') and not is_open
     return dict(query=e.id, should=should, opened=opened, is_open=None if unknown else is_open)
@@ -201,11 +206,9 @@ def _table(queries, skill):
     "Query by query, how often `skill` and others were opened"
     names = sorted({skill, *(name for q in queries for name in q['opened'])})
     about = 'should_trigger', 'runs', 'unknown', 'query'
-    rows = []
-    for q in queries:
-        counts = [q['opened'].get(name, 0) for name in names]
-        rows.append([*counts, *(q[key] for key in about)])
-    return Table([*names, *about], rows)
+    flat = [dict.fromkeys(names, 0) | q['opened'] | q for q in queries]
+    head = [*names, *about]
+    return Table(head, [[row[key] for key in head] for row in flat])
 
 def _lines(facts):
     "What `facts` say, a line each"
