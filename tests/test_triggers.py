@@ -12,7 +12,7 @@ from skillrl.core.stats import lower_bound
 from skillrl.core.store import JsonlLog, read_json
 from skillrl.llm.reply import RunStopped
 from skillrl.proof.agents import AGENTS
-from skillrl.proof.prove import ProofConfig
+from skillrl.proof.runs import ProofConfig
 from skillrl.proof.triggers import _level, _rates, _share, _verdict, load_queries, openings, prove_triggers
 
 NAMES = 'pdf', 'pdf-forms', 'docx'

@@ -93,6 +93,7 @@ def cost(self:Ledger,
     again = [*price, price[0]][2]
     return (price[0]*(prompt_tokens - cached) + price[1]*completion_tokens + again*cached) / 1e6
 
+# %% ../../nbs/315_llm.ledger.ipynb #a179d2e6
 @patch(as_prop=True)
 def usd(self:Ledger)->float|None:
     "Dollars spent; None where the price of a model is not known"

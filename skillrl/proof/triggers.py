@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import filter as fitting
-from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,9 +21,10 @@ from ..core.store import JsonlLog, read_json, write_json
 from ..core.tables import Table
 from ..envs.bm25 import BM25
 from ..llm.command import copy_files, plain_files
-from .agents import Agent, _opened, agent_version
-from .evals import Eval, eval_folders
-from .prove import ProofConfig, _Course, _iteration, _ran, _reached, _spent
+from .agents import Agent, _opened, agent_version, signed
+from .evals import Assertion, Eval, eval_folders
+from .prove import _hashes, _iteration, _limits, _total, _workspace
+from .runs import ABOUT, check_limits, Course, ProofConfig, recall, row_of_run
 from ..skills.questions import text_field
 
 # %% ../../nbs/650_proof.triggers.ipynb #96e1e9c6
@@ -126,21 +126,19 @@ def _skill_files(skill):
     return files
 
 # %% ../../nbs/650_proof.triggers.ipynb #726df701
+_ARM = 'with_skill'
+_WHATEVER = Assertion('It ended', dict(matches='^')) # What a run says is not what it is asked for
+
 def _row(course, number, e, should):
     "What became of a run; None if it may not begin or says nothing"
-    place = course.root/f'query-{e.id}'/f'run-{number}'
-    limit = '' if place.exists() else _reached(course)
-    if limit:
-        course.limit = limit
+    row = row_of_run(course, number, e, _ARM)
+    if row is None:
         return None
-    run = _ran(course, e, 'with_skill', place)
-    if run is None:
-        return None
-    names = [p.name for p in course.arms['with_skill'].iterdir()]
-    records = JsonlLog(place/'stdout.txt').read(bad=[])
+    names = [p.name for p in course.arms[_ARM].iterdir()]
+    records = JsonlLog(course.place(e.id, _ARM, number)/'stdout.txt').read(bad=[])
     opened = openings(records, names, e.prompt)
     is_open = int(e.folder.name in opened)
-    unknown = run.get('failure') and not is_open
+    unknown = row['failure'] and not is_open
     return dict(query=e.id, should=should, opened=opened, is_open=None if unknown else is_open)
 
 def _round(course, asked, number):
@@ -244,14 +242,14 @@ class TriggerProof:
 def _facts(course, asked):
     "Play, and say what came of it, as `proof.json` has it"
     rows, rates, verdict = _play(course, asked)
-    name = asked[0][0].folder.name
-    return {key: asdict(rate) for key, rate in rates.items()} | dict(
+    return course.about | {key: asdict(rate) for key, rate in rates.items()} | dict(
         verdict=verdict,
-        floor=_floor(course.arms['with_skill'], name, asked),
+        floor=_floor(course.arms[_ARM], course.about['skill'], asked),
         queries=list(_by_query(rows, asked)),
         limit=course.limit,
-        lost=len(course.lost.read()),
-        spent=_spent(course))
+        limits=_limits(course.config),
+        lost=len(course.losses),
+        spent=_total(course.paid))
 
 # %% ../../nbs/650_proof.triggers.ipynb #8da974b4
 def prove_triggers(
@@ -266,18 +264,18 @@ def prove_triggers(
         raise ValueError(f'{agent.name} does not say what it opens: name claude, codex, opencode or gemini')
     skill, config = eval_folders(skill)[0], config or ProofConfig(timeout=180.)
     queries, files = load_queries(skill, file), _skill_files(skill)
-    hashes = {name: sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
-    about = dict(skill=skill.name, hashes=hashes, asked=queries, agent=agent.name,
-                 version=agent_version(agent))
-    about |= {key: getattr(config, key) for key in ('model', 'rounds', 'effect', 'seed')}
-    evals = [Eval(n, query, '', {}, [], skill) for n, query in enumerate(queries, 1)]
-    asked = list(zip(evals, queries.values()))
-    root = _iteration(Path(workspace or f'{skill}-workspace')/'triggers', about)
+    about = dict(skill=skill.name, hashes=dict(_hashes(files)), asked=queries, agent=agent.name,
+                 command=agent.command, version=agent_version(agent), model=config.model)
+    about |= {name: vars(config)[name] for name in ABOUT}
+    evals = [Eval(n, query, '', {}, [_WHATEVER], skill) for n, query in enumerate(queries, 1)]
+    root = _iteration(_workspace(skill, workspace)/'triggers', about, config)
     there = replace(agent, skills=str(Path(agent.skills).parent))
-    with RunFolder(root, about, None), TemporaryDirectory() as place:
-        installed = Path(place)/'skills'
-        copy_files(files, installed)
-        course = _Course(there, None, config, dict(with_skill=installed), root)
-        facts = about | _facts(course, asked)
-        write_json(root/'proof.json', facts)
+    with TemporaryDirectory() as place:
+        course = Course(there, None, config, {_ARM: Path(place)/'skills'}, evals, root, about)
+        check_limits(course)
+        copy_files(files, course.arms[_ARM])
+        with RunFolder(root, signed(about, root/'config.json'), None):
+            recall(course)
+            facts = _facts(course, list(zip(evals, queries.values())))
+            write_json(root/'proof.json', facts)
     return TriggerProof(skill.name, root, facts)
