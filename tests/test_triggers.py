@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 import pytest
 from skillrl.cli.main import main
-from skillrl.core.stats import lower_bound
+from skillrl.core.stats import Rate, lower_bound
 from skillrl.core.store import JsonlLog, read_json
 from skillrl.llm.reply import RunStopped
 from skillrl.proof.agents import AGENTS
@@ -321,6 +321,12 @@ def test_a_run_of_which_nothing_is_known_widens_the_interval_at_both_ends():
     whole, part = _share([1]*9 + [0]*9, .025), _share([1]*9 + [0]*9 + [None]*6, .025)
     assert (part.mean, part.n) == (whole.mean, whole.n)
     assert part.low < whole.low - .05 and part.high > whole.high + .05
+
+def test_both_questions_have_to_be_answered():
+    sure, unsure = (Rate(.95, .9, 1, 40), Rate(.05, 0, .1, 40)), (Rate(.95, .7, 1, 9), Rate(.05, 0, .3, 9))
+    for recall, false, verdict in ((*sure, 'opens as it should'), (sure[0], unsure[1], 'not enough evidence'),
+                                   (unsure[0], sure[1], 'not enough evidence')):
+        assert _verdict(dict(recall=recall, false_opens=false), .2) == verdict
 
 def test_the_looks_share_the_error():
     assert sum(_level(k, 5) for k in range(1, 6)) == pytest.approx(.025)

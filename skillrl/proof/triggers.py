@@ -197,8 +197,12 @@ def _by_query(rows, asked):
         mine = [row for row in rows if row['query'] == e.id]
         opened = Counter(name for row in mine for name in row['opened'])
         unknown = [row for row in mine if row['is_open'] is None]
-        yield dict(query=e.prompt, should_trigger=should, runs=len(mine), unknown=len(unknown),
-                   opened=dict(opened))
+        yield dict(
+            query=e.prompt,
+            should_trigger=should,
+            runs=len(mine),
+            unknown=len(unknown),
+            opened=dict(opened))
 
 def _table(queries, skill):
     "Query by query, how often `skill` and others were opened"
@@ -239,6 +243,18 @@ class TriggerProof:
         return '\n'.join([f'{self.skill}: {self.facts["verdict"]}', *_lines(self.facts)])
 
 # %% ../../nbs/650_proof.triggers.ipynb #62f5f817
+def _about(name, files, queries, agent, config):
+    "What the runs are about, and may not change while they last"
+    return dict(
+        skill=name,
+        hashes=dict(_hashes(files)),
+        asked=queries,
+        agent=agent.name,
+        command=agent.command,
+        version=agent_version(agent),
+        model=config.model,
+        config={name: vars(config)[name] for name in ABOUT})
+
 def _facts(course, asked):
     "Play, and say what came of it, as `proof.json` has it"
     rows, rates, verdict = _play(course, asked)
@@ -264,9 +280,7 @@ def prove_triggers(
         raise ValueError(f'{agent.name} does not say what it opens: name claude, codex, opencode or gemini')
     skill, config = eval_folders(skill)[0], config or ProofConfig(timeout=180.)
     queries, files = load_queries(skill, file), _skill_files(skill)
-    about = dict(skill=skill.name, hashes=dict(_hashes(files)), asked=queries, agent=agent.name,
-                 command=agent.command, version=agent_version(agent), model=config.model)
-    about |= {name: vars(config)[name] for name in ABOUT}
+    about = _about(skill.name, files, queries, agent, config)
     evals = [Eval(n, query, '', {}, [_WHATEVER], skill) for n, query in enumerate(queries, 1)]
     root = _iteration(_workspace(skill, workspace)/'triggers', about, config)
     there = replace(agent, skills=str(Path(agent.skills).parent))
