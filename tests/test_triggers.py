@@ -337,10 +337,12 @@ def bound(hits, n, level):
 
 def falsely(chances, rounds, seed, tries=1500):
     "How often a recall whose mean is that of `chances` is said to be above it at some look, and below it"
-    rng, above, below = random.Random(seed), 0, 0
+    rng = random.Random(seed)
+    above = below = 0
     mean, n = sum(chances)/len(chances), len(chances)
     for _ in range(tries):
-        hits, high, low = 0, False, False
+        hits = 0
+        high = low = False
         for k in range(1, rounds + 1):
             hits += sum(rng.random() < p for p in chances)
             level = _level(k, rounds)
