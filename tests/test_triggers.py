@@ -371,3 +371,8 @@ def test_good_triggers_are_found_and_middling_ones_are_not():
             n += verdict == 'opens as it should'
         found.append(n)
     assert found[0] >= 38 and found[1] <= 2
+
+def test_a_dry_run_begins_nothing(pdf, tmp_path, capsys):
+    words = ['prove', str(asked(pdf)), '--triggers', '--dry-run', '--set', 'rounds=3']
+    assert main(words) == 0 and not pdf.with_name('pdf-workspace').exists()
+    assert 'pdf: 12 runs a round, at most 36 runs. Nothing was begun.' in capsys.readouterr().out

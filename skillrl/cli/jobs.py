@@ -18,7 +18,7 @@ from ..core.options import read_settings
 from ..core.runfolder import read_state
 from ..envs.base import world
 from ..envs.qa import question_env
-from ..proof.prove import ProofConfig
+from ..proof.runs import ProofConfig
 from ..skillopt.bank_env import BankEnv
 from ..skillopt.eval_env import AgentChat, EvalEnv, program_chat, prove_best
 from ..skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld

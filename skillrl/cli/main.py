@@ -314,9 +314,10 @@ _PROVE = Command('steps.prove_skill', {
                   metavar='DIR'),
     set=_settings('settings of ProofConfig, such as rounds=12 max_usd=5'),
     ci=_switch('end with a table, for the summary of a job'),
+    dry_run=_switch('say what the proof would take, and begin nothing'),
+    json=_switch('print an object for each skill instead of words'),
     triggers=_flag('ask instead whether the skill is opened when it should be; FILE of queries for others than '
                    'evals/eval_queries.json', 'none', nargs='?', const=True, metavar='FILE'),
-    json=_switch('print what was found of triggers as JSON'),
     output=_flag('where the workspaces are made', 'beside each skill', metavar='DIR')), 'folder', 'prove')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b015
@@ -358,8 +359,9 @@ COMMANDS = [_TRAIN, _COLLECT, _HARVEST, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OP
 # %% ../../nbs/890_cli.main.ipynb #23c22898
 class _Parser(argparse.ArgumentParser):
     "A parser whose error message is one line"
+    misunderstood = 2 # Exit status
     def error(self, message:str)->NoReturn:
-        self.exit(2, f'{self.prog}: {message}; see {self.prog} --help\n')
+        self.exit(self.misunderstood, f'{self.prog}: {message}; see {self.prog} --help\n')
 
 def parser()->argparse.ArgumentParser:
     "Commands and flags"
@@ -420,6 +422,7 @@ def main(
     out, err = (stream and _Screen(stream) for stream in (sys.stdout, sys.stderr)) # Either may be missing
     with redirect_stdout(out), redirect_stderr(err):
         words = sys.argv[1:] if argv is None else [*argv]
+        _Parser.misunderstood = 3 if words[:1] == ['prove'] else 2 # Of a proof, 2 is a verdict
         args = parser().parse_args(words, Namespace(words=words))
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -438,7 +441,7 @@ def _status(args):
         return os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as e:
         _say(_sentence(e))
-        return 1
+        return 3 if args.command == 'prove' else 1 # Of a proof, 1 is a verdict
 
 def _show_warning(message, *where, **more):
     _say(message)

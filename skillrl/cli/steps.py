@@ -6,7 +6,7 @@
 __all__ = ['train', 'collect', 'harvest', 'distill', 'sft', 'rl', 'evolve', 'evaluate', 'prove_skill']
 
 # %% ../../nbs/855_cli.steps.ipynb #7c8c728d
-import os, sys
+import os, shlex, sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
@@ -29,8 +29,9 @@ from ..envs.base import world
 
 # %% ../../nbs/855_cli.steps.ipynb #855imports2
 from ..proof.evals import eval_folders
-from ..proof.prove import prove, ProofConfig
-from ..proof.triggers import prove_triggers
+from ..proof.prove import estimate, prove, was_cut
+from ..proof.triggers import load_queries, prove_triggers
+from ..proof.runs import progress_of, ProofConfig
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
 from ..skills.distillation import distill as distill_bank
 from ..skills.guard import as_data
@@ -421,19 +422,37 @@ def _tell_ci(proofs):
             f.write(f'{table._repr_markdown_()}\n')
 
 # %% ../../nbs/855_cli.steps.ipynb #de2c3486
+def _say(text):
+    "Print `text`; the verdict is the exit status even where nobody reads on"
+    try:
+        print(text, flush=True)
+    except BrokenPipeError: # `skillrl prove | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+def _follow(step, course, number):
+    "Show how far a proof is"
+    name, (done, most, words) = course.about['skill'], progress_of(course, number)
+    step(name, done, most)
+    step.bars[name].set_postfix_str(words, refresh=False)
+
 def _try_triggers(args):
     "Say of each skill whether it is opened when it should be; the worst exit status"
     file = None if args.triggers is True else args.triggers
     found = dict(model=args.policy_model or '', timeout=180.) | dict(map(pair, args.set))
     config, codes = settings_of(ProofConfig, found), []
     for folder in eval_folders(args.path):
-        where = args.output and Path(args.output)/f'{folder.name}-workspace'
+        where = Path(args.output or folder.parent)/f'{folder.name}-workspace'
+        if args.dry_run:
+            n = len(load_queries(folder, file))
+            _say(f'{folder.name}: {n} runs a round, at most {n*config.rounds} runs. Nothing was begun.')
+            continue
+        args.kept = where, shlex.join(['skillrl', *(args.words or ())])
         proof = prove_triggers(folder, acts(args)[0], file, where, config)
-        print(to_json(proof.facts) if args.json else f'{proof}\n', flush=True)
+        _say(to_json(proof.facts) if args.json else f'{proof}\n')
         codes.append(proof.code)
-    return max(codes)
+    return max(codes, default=0)
 
-# %% ../../nbs/855_cli.steps.ipynb #712087ec
+# %% ../../nbs/855_cli.steps.ipynb #17133a02
 def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; errors of `prove`
     "say whether a skill helps an agent, from paired runs with it and without it"
     if args.triggers:
@@ -441,11 +460,20 @@ def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; err
     folders, (agent, judge) = eval_folders(args.path), acts(args)
     found = dict(model=args.policy_model or '') | dict(map(pair, args.set))
     config, proofs = settings_of(ProofConfig, found), []
-    for folder in folders:
-        where = args.output and Path(args.output)/f'{folder.name}-workspace'
-        proof = prove(folder, agent, judge, args.against, args.evals, where, config)
-        print(f'{proof}\nPage: {write_proof_page(proof)}\n', flush=True)
-        proofs.append(proof)
+    places = [Path(args.output or folder.parent)/f'{folder.name}-workspace' for folder in folders]
+    config.budget.goes_on = len(folders) > 1 and any(map(was_cut, places))
+    with Progress() as step:
+        config.budget.each = partial(_follow, step)
+        for folder, where in zip(folders, places):
+            what = folder, agent, judge, args.against, args.evals, where, config
+            if args.dry_run:
+                _say(estimate(*what))
+                continue
+            args.kept = where, shlex.join(['skillrl', *(args.words or ())])
+            proof = prove(*what)
+            page = write_proof_page(proof)
+            _say(to_json(proof.to_dict()) if args.json else f'{proof}\nPage: {page}\n')
+            proofs.append(proof)
     if args.ci:
         _tell_ci(proofs)
-    return max(proof.code for proof in proofs)
+    return max((proof.code for proof in proofs), default=0)

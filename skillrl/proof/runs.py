@@ -7,7 +7,7 @@ __all__ = ['ABOUT', 'ProofConfig', 'Budget', 'Course', 'progress_of', 'check_lim
            'recall', 'give_up']
 
 # %% ../../nbs/646_proof.runs.ipynb #018644c8
-import shutil
+import re, shutil
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
@@ -49,6 +49,8 @@ class ProofConfig:
 ABOUT = 'rounds', 'effect', 'seed' # What a proof is about
 
 # %% ../../nbs/646_proof.runs.ipynb #a8631395
+_CARE = 1.5 # Of what the dearest run took, for a run that begins
+
 class Budget:
     "What the proofs under a config have taken, and whether another run may begin"
     goes_on = False # Is a command taken up that was cut, so that no proof of it begins anew?
@@ -67,21 +69,21 @@ class Budget:
         for name in ('max_runs', 'max_tokens', 'max_usd', 'max_minutes'):
             limit = getattr(self.config, name)
             used, most = self.used[name], self.most[name]
-            if 0 < limit < used + max(most*(self.in_flight + 1), 1e-9):
+            if 0 < limit < used + max(_CARE*most*(self.in_flight + 1), 1e-9):
                 why = f' ({used:,.6g} are used, and a run took {most:,.6g})' if used < limit else ''
                 return f'{name} of {limit:,} is reached{why}'
         return ''
 
 # %% ../../nbs/646_proof.runs.ipynb #8a05ce9f
 @patch
-def begin(self:Budget)->str: # Which limit leaves no room; empty if the run may begin
+def begin(self:Budget, course:'Course')->str: # Which limit leaves no room; empty if the run may begin
     "Make room for a run"
     with self.free:
-        limit = self.full()
+        limit = course.given_up or self.full()
         while self.in_flight and (limit or not self.works):
             self.free.wait(.25)
             check_stop()
-            limit = self.full()
+            limit = course.given_up or self.full()
         if not limit:
             self.in_flight += 1
             self.used['max_runs'] += 1
@@ -113,6 +115,7 @@ class Course:
         self.rows = []  # Runs that count, as in `benchmark.json`
         self.gains = [] # Round by round, of each eval the score with the skill less that without
         self.limit = '' # What ended it before the plan did
+        self.given_up = '' # Why no more runs begin
         self.streak = Counter() # Arm → its runs that were lost in a row
         self.log, self.losses = JsonlLog(self.root/'lost.jsonl'), []
         self.paid = []  # Bills of all runs, those of earlier processes too
@@ -232,7 +235,8 @@ def _graded(course, e, run, place, bills):
     return found
 
 # %% ../../nbs/646_proof.runs.ipynb #d54b32af
-_STARTS, _PATIENCE = 2, 6 # Runs that are lost in a row, before any has counted and later
+_STARTS, _PATIENCE = 2, 6 # Runs that are lost in a row, to what no further try mends and to all else
+_FOR_GOOD = re.compile(r'no program|log ?in|logged in|api.?key|\b40[123]\b|authenti|quota|credit|model', re.I)
 
 def _note(course, arm, place, why, bills):
     row = dict(place=place.relative_to(course.root).as_posix(), arm=arm, error=why, bills=[*bills])
@@ -245,10 +249,11 @@ def _lose(course, arm, place, why, bills=()):
     course.streak[arm] += 1
     works = course.config.budget.works
     n = course.streak[arm] if works else course.streak.total()
-    if n >= (_PATIENCE if works else _STARTS):
+    if n >= (_STARTS if _FOR_GOOD.search(why) else _PATIENCE):
         what = f'{n} runs of {arm} in a row were lost' if works else f'none of {n} runs could be counted'
-        raise RunStopped(f'{what}, the last because {why}; what was made is kept: '
-                         'mend that, and give the same command again')
+        course.given_up = (f'{what}, the last because {why}; what was made is kept: '
+                           'mend that, and give the same command again')
+        raise RunStopped(course.given_up)
 
 # %% ../../nbs/646_proof.runs.ipynb #bcb7e90c
 def _remove(path):
@@ -298,7 +303,7 @@ def row_of_run(
     for i in range(3):
         pause(i)
         is_new = read_signed(place/'run.json') is None
-        limit = budget.begin() if is_new else ''
+        limit = budget.begin(course) if is_new else ''
         course.limit = limit or course.limit
         both = None if limit else _entered(course, e, arm, place, is_new)
         if both or limit or place.exists(): # The last is a run whose judge is away

@@ -17,8 +17,9 @@ from ..llm.chat import Chat
 from ..llm.command import copy_files, plain_files
 from ..llm.reply import ChatReply
 from ..proof.agents import Agent, find_agent, run_agent
-from ..proof.evals import gradable, grade, load_evals
-from ..proof.prove import Proof, prove, ProofConfig
+from ..proof.evals import gradable, load_evals
+from ..proof.prove import ended, Proof, prove
+from ..proof.runs import grade_run, ProofConfig
 from ..types import RolloutResult
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #52ae0001
@@ -45,16 +46,18 @@ class AgentChat(Chat):
 
     def send(self, messages:list[dict], files:Mapping|None=None, folder:Path|None=None,
              **params:object)->ChatReply:
-        "What the agent says in the end, an `infra_error` if the run does not count"
+        "What the agent says in the end; `infra_error` if the run does not count, `refused` if it has failed"
         texts = [m['content'] for m in messages]
         with tempfile.TemporaryDirectory(prefix='skillrl-') as tmp:
             skill = self.skill and _skill_folder(tmp, self.skill, *texts[:-1])
             asked = texts[-1] if skill else '\n\n'.join(texts)
             run = run_agent(self.agent, asked, folder or f'{tmp}/run', files, skill, self.config.model,
                             self.config.timeout)
-        if run.error:
-            return ChatReply(status='infra_error', finish='', error=run.error)
-        return ChatReply(run.text, prompt_tokens=run.tokens) # Read or written, nobody says
+        status = 'refused' if run.failure else 'ok'
+        if run.error or run.failure and not self.skill: # Without a skill, nobody asks whose doing it was
+            status = 'infra_error'
+        return ChatReply(run.text, status, '', 'stop', run.tokens - run.written, run.written,
+                         error=run.error or run.failure)
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #b16bdfb3
 def program_chat(
@@ -68,9 +71,10 @@ def _rollout(env, *, item, skill, target_client):
     "What the agent makes of the eval `item` under `skill`"
     with tempfile.TemporaryDirectory(prefix='skillrl-') as tmp:
         folder = Path(tmp)/f'run-{target_client.seed}'
-        text, _ = target_client.chat(system=skill, user=item.prompt, files=item.files, folder=folder,
-                                     stage='rollout')
-        found = grade(item, folder/'outputs', text, env.chat, [env.client.skill.name])
+        text, usage = target_client.chat(system=skill, user=item.prompt, files=item.files, folder=folder,
+                                         stage='rollout')
+        run = dict(text=text, failure=usage.get('refused', ''))
+        found = grade_run(item, run, folder/'outputs', env.chat, [env.client.skill.name])
     rate = found['summary']['pass_rate']
     failed = [f'{f["text"]}: {f["evidence"]}' for f in found['assertion_results'] if not f['passed']]
     said = [dict(role='user', content=item.prompt), dict(role='assistant', content=text)]
@@ -111,6 +115,7 @@ def prove_best(
     "Write the best skill of a run, and say whether it helps more than the first"
     c, best = env.client, (path/'best_skill.md').read_bytes().decode()
     new = _skill_folder(path/'best_skill', c.skill, best)
-    if best == env.get_initial_skill() or [*path.glob('proof/iteration-*/proof.json')]:
+    over = [folder for folder in path.glob('proof/iteration-*') if ended(folder)]
+    if best == env.get_initial_skill() or over:
         return new, None
     return new, prove(new, c.agent, env.chat, c.skill, env.parts['test'], path/'proof', c.config)
