@@ -316,8 +316,8 @@ _PROVE = Command('steps.prove_skill', {
     ci=_switch('end with a table, for the summary of a job'),
     dry_run=_switch('say what the proof would take, and begin nothing'),
     json=_switch('print an object for each skill instead of words'),
-    triggers=_flag('ask instead whether the skill is opened when it should be; FILE of queries for others than '
-                   'evals/eval_queries.json', 'none', nargs='?', const=True, metavar='FILE'),
+    triggers=_flag('ask instead if the skill is opened when it should be, and only then; FILE of queries '
+                   "for others than the skill's own", 'none', nargs='?', const=True, metavar='FILE'),
     output=_flag('where the workspaces are made', 'beside each skill', metavar='DIR')), 'folder', 'prove')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b015
