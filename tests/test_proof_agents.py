@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from faults import FaultServer, error
 from scripted_agents import CODE, SAID, SKILL, model
-from skillrl.proof.agents import AGENTS, _read, agent_version, find_agent, read_signed, run_agent, signed
+from skillrl.proof.agents import (
+    AGENTS, _read, agent_version, find_agent, read_signed, run_agent, signed)
 
 PROGRAMS = os.environ.get('SKILLRL_AGENTS')
 real = pytest.mark.skipif(not PROGRAMS, reason='SKILLRL_AGENTS names no folder of programs: see .ci/agents')
@@ -143,7 +144,7 @@ def test_a_program_that_is_gone_is_an_error(script, tmp_path):
 
 def stream(*calls, **end):
     blocks = [dict(type='tool_use', name=tool, input=given) for tool, given in calls]
-    result = dict(type='result', is_error=False, result='Done.', usage={}, total_cost_usd=0, subtype='success',
+    result = dict(type='result', is_error=False, result='Done.', usage={}, total_cost_usd=0, subtype='ok',
                   permission_denials=[])
     return [dict(type='assistant', message=dict(content=blocks)), result | end]
 

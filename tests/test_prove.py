@@ -242,17 +242,17 @@ def test_a_judge_that_cannot_grade_an_output_makes_it_score_0(tmp_path):
     def confused(messages):
         return 'mug' if 'Final answer: "nothing"' in messages[-1]['content'] else rules(messages)
     skill, evals = chat_skill(tmp_path)
-    judge = ScriptedChat(confused)
-    found = prove(skill, find_agent('chat', ScriptedChat(asked)), judge, evals=evals,
+    rater = ScriptedChat(confused)
+    found = prove(skill, find_agent('chat', ScriptedChat(asked)), rater, evals=evals,
                   config=ProofConfig(parallel=1, rounds=2))
     assert found.facts['gains'][0] == [1.]*6
     assert found.facts['losses']['without_skill'] == dict(tries=12, lost=0, failed=12)
 
 def test_the_judge_does_not_see_the_name_of_the_skill(tmp_path):
     skill, evals = chat_skill(tmp_path)
-    actor, judge = ScriptedChat(lambda messages: f'{asked(messages)} as words tells'), ScriptedChat(rules)
-    prove(skill, find_agent('chat', actor), judge, evals=evals, config=ProofConfig(parallel=1, rounds=1))
-    told = [call[-1]['content'] for call in judge.calls]
+    actor, rater = ScriptedChat(lambda messages: f'{asked(messages)} as words tells'), ScriptedChat(rules)
+    prove(skill, find_agent('chat', actor), rater, evals=evals, config=ProofConfig(parallel=1, rounds=1))
+    told = [call[-1]['content'] for call in rater.calls]
     assert told and not any('words tells' in text for text in told)
 
 # ---- limits, and going on ----
@@ -267,12 +267,12 @@ def test_a_limit_holds_with_runs_in_flight_and_the_judge(tmp_path, name, paralle
     def slowly(messages):
         time.sleep(.02)
         return asked(messages)
-    actor, judge = priced(slowly), priced(rules)
+    actor, rater = priced(slowly), priced(rules)
     config = ProofConfig(parallel=parallel, **{name: 900})
-    found = prove(skill, find_agent('chat', actor), judge, evals=evals, config=config)
-    spent = actor.ledger.tokens + judge.ledger.tokens
+    found = prove(skill, find_agent('chat', actor), rater, evals=evals, config=config)
+    spent = actor.ledger.tokens + rater.ledger.tokens
     assert found.facts['limit'].startswith(f'{name} of 900') and found.facts['limit'] in str(found)
-    assert found.facts['spent'][name] == spent <= 900 and judge.ledger.tokens > actor.ledger.tokens
+    assert found.facts['spent'][name] == spent <= 900 and rater.ledger.tokens > actor.ledger.tokens
     dearest = max(r['result']['tokens'] for r in read_json(found.folder/'benchmark.json')['runs'])
     assert spent > 450 and dearest
 
@@ -292,10 +292,12 @@ def test_limits_that_nobody_can_keep_are_refused_before_the_first_run(tmp_path):
         prove(skill, AGENTS['codex'], priced(rules), evals=evals, config=ProofConfig(max_usd=5))
     assert not lines(calls) and not skill.with_name('words-workspace').exists()
     file = write_json(tmp_path/'prices.json', {'me': [0, 0], 'scripted': [0, 0]})
-    found = prove(skill, actor, ScriptedChat(rules), evals=evals, config=ProofConfig(max_usd=5, prices=str(file)))
+    config = ProofConfig(max_usd=5, prices=str(file))
+    found = prove(skill, actor, ScriptedChat(rules), evals=evals, config=config)
     assert found.code == 0 and found.facts['spent']['max_usd'] == 0
 
-@pytest.mark.parametrize('more', [dict(max_runs=0), dict(max_runs=30, parallel=4), dict(max_runs=0, timeout=9)])
+@pytest.mark.parametrize('more', [
+    dict(max_runs=0), dict(max_runs=40, parallel=4), dict(max_runs=0, timeout=9)])
 def test_a_raised_limit_goes_on_and_pays_for_nothing_twice(tmp_path, more):
     agent, calls = agent_in(tmp_path)
     skill = skill_in(tmp_path)
@@ -317,10 +319,10 @@ def test_what_was_lost_is_paid_when_a_proof_goes_on(tmp_path):
     skill, evals = chat_skill(tmp_path)
     found, spent = None, {}
     for limit in (300, 600):
-        actor, judge = priced(asked), priced(rules)
-        found = prove(skill, find_agent('chat', actor), judge, evals=evals,
+        actor, rater = priced(asked), priced(rules)
+        found = prove(skill, find_agent('chat', actor), rater, evals=evals,
                       config=ProofConfig(parallel=1, max_tokens=limit))
-        spent[limit] = actor.ledger.tokens + judge.ledger.tokens
+        spent[limit] = actor.ledger.tokens + rater.ledger.tokens
     assert spent[300] <= 300 and found.facts['spent']['max_tokens'] == sum(spent.values()) <= 600
     agent, calls = agent_in(tmp_path, FLAKY)
     for most in (8, 12):
@@ -375,9 +377,11 @@ def test_what_a_proof_is_about_begins_another(tmp_path):
     whole = _tree_hash(skill)
     file.write_text('cup') # As long as before
     assert _tree_hash(skill) != whole
-    for change in (dict(config=ProofConfig(max_runs=2, seed=1)), dict(config=ProofConfig(max_runs=2, effect=.3)),
-                   dict(config=ProofConfig(max_runs=2, model='m')), dict(against='same')):
-        names.append(prove(skill, find_agent(agent), **short | change).folder.name)
+    for change in (dict(seed=1), dict(effect=.3), dict(model='m')):
+        config = ProofConfig(max_runs=2, **change)
+        names.append(prove(skill, find_agent(agent), config=config).folder.name)
+    names.append(prove(skill, find_agent(agent), against='same', config=ProofConfig(max_runs=2)).folder.name)
+    short = dict(config=ProofConfig(max_runs=2))
     names.append(prove(skill, find_agent(f'{agent} --more'), **short).folder.name)
     assert names == [f'iteration-{n}' for n in range(1, 7)]
     config = read_json(skill.with_name('words-workspace')/'iteration-1'/'config.json')
@@ -440,7 +444,8 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path):
         time.sleep(.01)
     p.send_signal(signal.SIGINT)
     told = p.communicate(timeout=60)[1]
-    assert p.returncode == 130 and f'kept in {skill.with_name("words-workspace")}; go on with: skillrl prove' in told
+    kept = skill.with_name('words-workspace')
+    assert p.returncode == 130 and f'kept in {kept}; go on with: skillrl prove' in told
     assert shlex.join(['--set', 'parallel=2', 'rounds=4']) in told
 
 def command(skill, agent):
@@ -450,7 +455,9 @@ def command(skill, agent):
 def test_while_it_runs_it_says_how_far_it_is(tmp_path):
     agent, told = agent_in(tmp_path, FLAKY)[0], []
     config = ProofConfig(parallel=1, rounds=2)
-    config.budget.each = lambda course, number: told.append(progress_of(course, number))
+    def follow(course, number):
+        told.append(progress_of(course, number))
+    config.budget.each = follow
     found = prove(skill_in(tmp_path), find_agent(agent), config=config)
     assert told[-1][:2] == (24, 24) and 'round 2 of 2, effect so far +1.00, 0.00 USD' in told[-1][2]
     assert f'{found.facts["lost"]} lost, the first because' in told[-1][2] and 'the line is down' in told[-1][2]
@@ -463,7 +470,8 @@ def test_half_a_character_costs_no_verdict(tmp_path):
     for e in evals:
         e['assertions'][0]['text'] += ' \ud83d'
     (skill/'evals'/'evals.json').write_text(json.dumps(evals))
-    agent, _ = agent_in(tmp_path, 'import os\nopen(os.fsencode("mug") + bytes([0xed, 0xa0]), "w")\n')
+    odd = 'import os\nopen(os.fsencode("mug") + bytes([0xed, 0xa0]), "w")\n'
+    agent, _ = agent_in(tmp_path, odd)
     found = prove(skill, find_agent(agent), config=ProofConfig(parallel=1))
     assert found.code == 0 and write_proof_page(found).exists()
 
@@ -476,7 +484,8 @@ def test_damaged_files_of_a_proof_cost_no_traceback(tmp_path):
     for file in rng.sample(files, 25):
         data = file.read_bytes()
         at = rng.randrange(len(data))
-        file.write_bytes(rng.choice([b'', data[:at], data[:at] + b'\xff' + data[at:], b'[]', b'null', b'{"a": 1}']))
+        worse = [b'', data[:at], data[:at] + b'\xff' + data[at:], b'[]', b'null', b'{"a": 1}']
+        file.write_bytes(rng.choice(worse))
         try:
             again = prove(skill, find_agent(agent), config=ProofConfig(rounds=2))
             assert again.facts['gains'] == found.facts['gains']

@@ -435,6 +435,7 @@ def _follow(step, course, number):
     step(name, done, most)
     step.bars[name].set_postfix_str(words, refresh=False)
 
+# %% ../../nbs/855_cli.steps.ipynb #0156a15d
 def _try_triggers(args):
     "Say of each skill whether it is opened when it should be; the worst exit status"
     file = None if args.triggers is True else args.triggers
@@ -452,7 +453,7 @@ def _try_triggers(args):
         codes.append(proof.code)
     return max(codes, default=0)
 
-# %% ../../nbs/855_cli.steps.ipynb #17133a02
+# %% ../../nbs/855_cli.steps.ipynb #c80a0bc8
 def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; errors of `prove`
     "say whether a skill helps an agent, from paired runs with it and without it"
     if args.triggers:

@@ -46,7 +46,8 @@ _ELSEWHERE = re.compile(r'''
     |(?:invalid|incorrect|missing|no|set\ an?)\ (?:\w+[- ])?api.?key
     |api.?key.{0,30}(?:invalid|missing|required|not)
     |econn\w+|enotfound|eai_again|e(?:net|host)unreach|connection\ ?(?:error|refused|reset|closed|aborted)
-    |not\ resolve\ host|name\ resolution|name\ or\ service|network\ (?:error|is)|fetch\ failed|socket\ hang\ up
+    |not\ resolve\ host|name\ resolution|name\ or\ service|network\ (?:error|is)
+    |fetch\ failed|socket\ hang\ up
     |disconnected\ before|error\ sending\ request|broke\ off|certificate\ (?:verify|has)|ripgrep
     |(?:no\ such|unknown|invalid)\ model
     |model.{0,60}(?:not\ found|not\ exist|not\ supported|no\ access)
@@ -72,6 +73,7 @@ def _words(command):
     except ValueError: # A quotation does not end
         return text.split()
 
+# %% ../../nbs/638_proof.agents.ipynb #05d72d45
 def _paths_read(command:str)->Iterator[str]:
     "Paths of the files that a shell command reads with a program for that"
     program = place = ''

@@ -65,10 +65,12 @@ def _losses_differ(
     tries:list[int], # Of each arm
 )->bool:
     "Do the shares differ by more than luck?"
+    a, b = tries
     n = sum(lost)
-    ways = {k: math.comb(tries[0], k)*math.comb(tries[1], n - k) for k in range(n + 1)}
-    rarer = sum(w for w in ways.values() if w <= ways[lost[0]])
-    return rarer < .05*math.comb(sum(tries), n)
+    ways = [math.comb(a, k)*math.comb(b, n - k) for k in range(n + 1)]
+    seen = ways[lost[0]]
+    rarer = sum(w for w in ways if w <= seen)
+    return rarer < .05*math.comb(a + b, n)
 
 # %% ../../nbs/648_proof.prove.ipynb #24b07cbd
 _CODES = {'helps': 0, 'no worse': 0, 'harms': 2}
@@ -76,9 +78,13 @@ _NO_VERDICT = 'no verdict, for the arms lost different shares of their runs'
 
 def _verdict(analysis, losses):
     "What a proof says, in two words"
-    lost, tries = ([arm[k] for arm in losses.values()] for k in ('lost', 'tries'))
-    return _NO_VERDICT if _losses_differ(lost, tries) else analysis.claims[0].verdict
+    lost = [arm['lost'] for arm in losses.values()]
+    tries = [arm['tries'] for arm in losses.values()]
+    if _losses_differ(lost, tries):
+        return _NO_VERDICT
+    return analysis.claims[0].verdict
 
+# %% ../../nbs/648_proof.prove.ipynb #7f04ed57
 @dataclass(repr=False)
 class Proof:
     "Whether a skill helps an agent, and what that is known from"
@@ -99,10 +105,11 @@ class Proof:
             name: self.facts[name] for name in names}
 
     def __repr__(self)->str:
-        told, verdict = str(self.analysis), self.facts['verdict']
-        first, *rest = [verdict, *told.splitlines()] if verdict == _NO_VERDICT else told.splitlines()
-        return '\n'.join([f'{self.skill}: {first}{_told_losses(self.facts["losses"])}', *rest,
-                          *self.facts['notes']])
+        told = str(self.analysis).splitlines()
+        if self.facts['verdict'] == _NO_VERDICT:
+            told.insert(0, _NO_VERDICT)
+        told[0] = f'{self.skill}: {told[0]}{_told_losses(self.facts["losses"])}'
+        return '\n'.join([*told, *self.facts['notes']])
 
 def _told_losses(losses):
     "What did not go well in each arm; empty if all did"
@@ -161,15 +168,20 @@ def _notes(facts):
 # %% ../../nbs/648_proof.prove.ipynb #b726a6fb
 def _losses(course):
     "Arm → runs tried, those lost at the first try, and those that failed"
-    out = {}
-    for arm in course.arms:
-        rows = [row for row in course.rows if row['configuration'] == arm]
-        lost = {row['place'] for row in course.losses if row['arm'] == arm}
-        made = {course.place(row['eval_id'], arm, row['run_number']) for row in rows}
-        tries = lost | {place.relative_to(course.root).as_posix() for place in made}
-        out[arm] = dict(tries=len(tries), lost=len(lost), failed=sum(bool(row['failure']) for row in rows))
-    return out
+    lost = {arm: set() for arm in course.arms}
+    tried = {arm: set() for arm in course.arms}
+    failed = Counter()
+    for row in course.losses:
+        lost[row['arm']].add(row['place'])
+    for row in course.rows:
+        arm = row['configuration']
+        place = course.place(row['eval_id'], arm, row['run_number'])
+        tried[arm].add(place.relative_to(course.root).as_posix())
+        failed[arm] += bool(row['failure'])
+    return {arm: dict(tries=len(tried[arm] | lost[arm]), lost=len(lost[arm]), failed=failed[arm])
+            for arm in course.arms}
 
+# %% ../../nbs/648_proof.prove.ipynb #559f32b7
 def _facts(course, analysis, plan):
     "What `proof.json` says"
     by_arm = {arm: [row for row in course.rows if row['configuration'] == arm] for arm in course.arms}
@@ -179,14 +191,20 @@ def _facts(course, analysis, plan):
     if verdict not in _CODES and analysis.claims[0].effect.n > 0:
         needed = runs_needed(plan, course.gains)
     facts = course.about | asdict(analysis) | dict(
-        verdict=verdict, losses=losses, limit=course.limit, limits=_limits(course.config), gains=course.gains,
+        verdict=verdict,
+        losses=losses,
+        limit=course.limit,
+        limits=_limits(course.config),
+        gains=course.gains,
         arms={arm: _summary(rows) for arm, rows in by_arm.items()},
         graded_by={arm: _rates(rows) for arm, rows in by_arm.items()},
         never_differs=_never_differs(course.rows),
         opened=[sum(name in row['opened'] for row in with_skill), len(with_skill)],
         tells_opened=course.agent.read is not None or not course.agent.skills,
-        lost=len(course.losses), first_lost=[*(row['error'] for row in course.losses), ''][0],
-        spent=_total(course.paid), needed=needed)
+        lost=len(course.losses),
+        first_lost=course.losses[0]['error'] if course.losses else '',
+        spent=_total(course.paid),
+        needed=needed)
     return facts | dict(notes=list(_notes(facts)))
 
 def _total(bills):
@@ -237,10 +255,17 @@ def _about(agent, judge, config, arms, evals):
              for e in evals]
     hashes = {arm: folder and _tree_hash(folder) for arm, folder in arms.items()}
     command = [agent.command, agent.chat.endpoint if agent.chat else '']
-    return dict(skill=arms['with_skill'].name, hashes=hashes, evals=fingerprint(asked), agent=agent.name,
-                command=fingerprint(command), version=agent_version(agent), model=config.model,
-                judge=judge.model if judge else '', rule=_RULE,
-                config={name: vars(config)[name] for name in ABOUT})
+    return dict(
+        skill=arms['with_skill'].name,
+        hashes=hashes,
+        evals=fingerprint(asked),
+        agent=agent.name,
+        command=fingerprint(command),
+        version=agent_version(agent),
+        model=config.model,
+        judge=judge.model if judge else '',
+        rule=_RULE,
+        config={name: vars(config)[name] for name in ABOUT})
 
 # %% ../../nbs/648_proof.prove.ipynb #7b123206
 def _limits(config):
@@ -261,8 +286,8 @@ def was_cut(
     workspace:Path,
 )->bool:
     "Was the last proof in `workspace` interrupted, or ended by a limit?"
-    numbers = [int(p.name[10:]) for p in workspace.glob('iteration-*') if p.name[10:].isdecimal()]
-    return bool(numbers) and ended(workspace/f'iteration-{max(numbers)}') is None
+    names = sorted((p.name for p in workspace.glob('iteration-*')), key=lambda name: (len(name), name))
+    return bool(names) and ended(workspace/names[-1]) is None
 
 def _iteration(workspace, about, config):
     "The folder of the proof about `about` that goes on, or of the next one"
@@ -308,7 +333,7 @@ def prove(
     return Proof(course.about['skill'], course.root, analysis, facts)
 
 # %% ../../nbs/648_proof.prove.ipynb #3bf3522b
-_TOKENS = dict(tokens=52_000, written=2_000, failure='') # Of a run, where none was made yet: no more than a guess
+_TOKENS = dict(tokens=52_000, written=2_000, failure='') # Of a run where none was made yet, a guess
 
 def estimate(
     skill:str|Path,

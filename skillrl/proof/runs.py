@@ -9,7 +9,7 @@ __all__ = ['ABOUT', 'ProofConfig', 'Budget', 'Course', 'progress_of', 'check_lim
 # %% ../../nbs/646_proof.runs.ipynb #018644c8
 import re, shutil
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import mean
@@ -134,7 +134,8 @@ def progress_of(
                 for arm in course.arms)
     rounds = course.config.rounds
     usd = sum(bill.get('max_usd', 0) for bill in course.paid)
-    lost = ''.join(f', {len(course.losses)} lost, the first because {row["error"]}' for row in course.losses[:1])
+    n = len(course.losses)
+    lost = f', {n} lost, the first because {course.losses[0]["error"]}' if n else ''
     words = f'round {number} of {rounds}, effect so far {mean(new) - mean(old):+.2f}, {usd:.2f} USD{lost}'
     return len(course.rows), rounds*len(course.evals)*len(course.arms), words
 
@@ -262,6 +263,7 @@ def _remove(path):
     else:
         path.unlink(missing_ok=True)
 
+# %% ../../nbs/646_proof.runs.ipynb #11e5d5ad
 def _attempt(course, e, arm, place, bills):
     "What `run.json` and `grading.json` say of a run, made now if it is not there; None if it is lost"
     run, config = read_signed(place/'run.json'), course.config

@@ -56,8 +56,8 @@ class AgentChat(Chat):
         status = 'refused' if run.failure else 'ok'
         if run.error or run.failure and not self.skill: # Without a skill, nobody asks whose doing it was
             status = 'infra_error'
-        return ChatReply(run.text, status, '', 'stop', run.tokens - run.written, run.written,
-                         error=run.error or run.failure)
+        why = run.error or run.failure
+        return ChatReply(run.text, status, '', 'stop', run.tokens - run.written, run.written, error=why)
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #b16bdfb3
 def program_chat(
@@ -115,7 +115,6 @@ def prove_best(
     "Write the best skill of a run, and say whether it helps more than the first"
     c, best = env.client, (path/'best_skill.md').read_bytes().decode()
     new = _skill_folder(path/'best_skill', c.skill, best)
-    over = [folder for folder in path.glob('proof/iteration-*') if ended(folder)]
-    if best == env.get_initial_skill() or over:
+    if best == env.get_initial_skill() or any(map(ended, path.glob('proof/iteration-*'))):
         return new, None
     return new, prove(new, c.agent, env.chat, c.skill, env.parts['test'], path/'proof', c.config)

@@ -21,8 +21,8 @@ from ..core.tables import clip, Table
 from ..llm.reply import mend_unicode
 from ..skillopt.session import BASELINE
 from skillrl.viewers.page import (
-    as_dict, beginning, dict_in, figure_html, folded, headed, html_page, json_of, number, paragraph, diff_html,
-    text_of)
+    as_dict, beginning, dict_in, diff_html, figure_html, folded, headed, html_page, json_of, number,
+    paragraph, text_of)
 if TYPE_CHECKING:
     from skillrl.proof.prove import Proof
 
@@ -270,23 +270,23 @@ def _draw(claims):
     return fig
 
 # %% ../../nbs/826_viewers.report.ipynb #5dabdd07
-_WORDS = ('An arm is the same work with the skill, or without it (or with an earlier one). A pair is one run of '
-          'an eval in each arm; its gain is the score with the skill less the other. p is how often a skill that '
-          'changes nothing would seem to differ so much, by luck alone: below .05 it is rarely luck.')
+_WORDS = ('An arm is the same work with the skill, or without it (or with an earlier one). A pair is one '
+          'run of an eval in each arm; its gain is the score with the skill less the other. p is how often a '
+          'skill that changes nothing would seem to differ so much, by luck alone.')
 
 def _told_claim(c):
     "The claim `c` in words"
     e = c.effect
-    luck = '' if not c.p else f' A skill that changes nothing would do as much in {c.p:.1%} of such proofs.'
-    return (f'{c.about[0].upper()}{c.about[1:]}, {c.verdict}: the mean score differs by {e.mean:+.2f}, and most '
-            f'likely by {e.low:+.2f} to {e.high:+.2f} ({e.n} pairs of {c.evals} evals).{luck}')
+    luck = '' if not c.p else f' By luck alone, a skill that changes nothing does so in {c.p:.1%} of proofs.'
+    return (f'{c.about[0].upper()}{c.about[1:]}: {c.verdict}. The mean score differs by {e.mean:+.2f}, with '
+            f'an interval of {e.low:+.2f} to {e.high:+.2f}, in {e.n} pairs of {c.evals} evals.{luck}')
 
 _NEXT = {
     'helps': 'Keep the skill. Evals that it was not written for would show whether it helps on other tasks.',
     'no worse': 'Keep the shorter one: it costs less and is no worse.',
-    'harms': 'Do not ship it as it is. Look below at the evals that it makes worse, and what their runs left.',
-    'not enough evidence': 'Write more evals, or evals that it should decide: those whose score is the same in '
-                           'both arms say nothing. What would be found with how many is said above.'}
+    'harms': 'Do not ship it as it is. See below which evals it makes worse, and what their runs left.',
+    'not enough evidence': 'Write more evals, or evals that it should decide: those whose score is the same '
+                           'in both arms say nothing. What would be found with how many is said above.'}
 
 def _next(facts):
     "What to do with a verdict"
