@@ -331,6 +331,8 @@ _PROVE = Command('steps.prove_skill', {
     json=_switch('print an object for each skill instead of words'),
     changed=_flag('only skills that differ from where this branch left BASE, each against what it was there',
                   'all', metavar='BASE'),
+    triggers=_flag('ask instead if the skill is opened when it should be, and only then; FILE of queries '
+                   "for others than the skill's own", 'none', nargs='?', const=True, metavar='FILE'),
     output=_flag('where the workspaces are made', 'beside each skill', metavar='DIR')), 'folder', 'prove')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b015

@@ -34,6 +34,7 @@ from ..proof.eval_files import draft_evals
 from ..proof.family import (
     changed_members, examine_members, exit_code, find_members, members_table, prove_members)
 from ..proof.prove import estimate
+from ..proof.triggers import load_queries, prove_triggers
 from ..proof.runs import progress_of, ProofConfig
 from ..skills.bank import PROBATION, SkillBank, version_path, versions
 from ..skills.distillation import distill as distill_bank
@@ -458,7 +459,25 @@ def _follow(step, course, number):
     step(name, done, most)
     step.bars[name].set_postfix_str(words, refresh=False)
 
-# %% ../../nbs/855_cli.steps.ipynb #dd280469
+# %% ../../nbs/855_cli.steps.ipynb #0156a15d
+def _try_triggers(args):
+    "Say of each skill whether it is opened when it should be; the worst exit status"
+    file = None if args.triggers is True else args.triggers
+    found = dict(model=args.policy_model or '', timeout=180.) | dict(map(pair, args.set))
+    config, codes = settings_of(ProofConfig, found), []
+    for member in find_members(args.path):
+        folder, where = member.folder, member.workspace(args.output)
+        if args.dry_run:
+            n = len(load_queries(folder, file))
+            _say(f'{folder.name}: {n} runs a round, at most {n*config.rounds} runs. Nothing was begun.')
+            continue
+        args.kept = where, shlex.join(['skillrl', *(args.words or ())])
+        proof = prove_triggers(folder, acts(args)[0], file, where, config)
+        _say(to_json(proof.facts) if args.json else f'{proof}\n')
+        codes.append(proof.code)
+    return max(codes, default=0)
+
+# %% ../../nbs/855_cli.steps.ipynb #c80a0bc8
 def _estimate(args, members, agent, judge, config):
     "Say what the proofs of `members` would take"
     for m in members:
@@ -475,7 +494,7 @@ def _prove(args, members, agent, judge, config):
                 raise m.error
             _say(_told(m, args.json))
 
-# %% ../../nbs/855_cli.steps.ipynb #e0d3b824
+# %% ../../nbs/855_cli.steps.ipynb #62eb678d
 def _take_sample(args):
     "Let `args` name a skill of ours, copied to where you can edit it, and the program that acts"
     args.path = Path(args.output or 'skillrl-sample')/'kettle-tags'
@@ -488,7 +507,7 @@ def _begin_evals(folders, chat):
     for folder in folders:
         print(f'{draft_evals(folder, chat)}: read these evals and mend them, then skillrl prove {folder}')
 
-# %% ../../nbs/855_cli.steps.ipynb #aa92a1ee
+# %% ../../nbs/855_cli.steps.ipynb #d121b835
 def _prove_all(args, agent, judge):
     "Prove what `args` name; the exit status"
     given = dict(model=args.policy_model or '', panel=args.panel, no_worse=args.no_worse)
@@ -519,6 +538,8 @@ def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms, 3 a
         _take_sample(args)
     if args.path is None:
         raise ValueError('prove which skill? Name its folder, or take ours with --sample')
+    if args.triggers:
+        return _try_triggers(args)
     agent, judge = acts(args)
     if args.init:
         folders = [m.folder for m in find_members(args.path)]
