@@ -30,8 +30,8 @@ from .runs import (
 from ..skills.skill_md import skill_files
 
 # %% ../../nbs/648_proof.prove.ipynb #d5205954
-def _round(course, number):
-    "Run each eval in each arm, and note what that gains"
+def _play_round(course, number):
+    "The rows of the runs that count of each eval in each arm"
     jobs = [(e, arm) for e in course.evals for arm in course.arms]
     random.Random(f'{course.config.seed}/{number}').shuffle(jobs)
     def play(job:tuple)->dict|None:
@@ -48,6 +48,11 @@ def _round(course, number):
             raise out
     rows = sorted(course.rows[first:], key=lambda row: (str(row['eval_id']), row['configuration']))
     course.rows[first:] = rows
+    return rows
+
+def _round(course, number):
+    "Run each eval in each arm, and note what that gains"
+    rows = _play_round(course, number)
     scores = {(row['eval_id'], row['configuration']): row['result']['pass_rate'] for row in rows}
     pairs = [[scores.get((e.id, arm)) for arm in course.arms] for e in course.evals]
     course.gains.append([None if None in pair else pair[0] - pair[1] for pair in pairs])
