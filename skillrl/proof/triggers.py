@@ -22,7 +22,7 @@ from ..core.tables import Table
 from ..envs.bm25 import BM25
 from ..llm.command import copy_files, plain_files
 from .agents import Agent, _opened, agent_version, signed
-from .evals import Assertion, Eval, eval_folders
+from .evals import Assertion, Eval, skill_names
 from .prove import _hashes, _iteration, _limits, _total, _workspace
 from .runs import ABOUT, check_limits, Course, ProofConfig, recall, row_of_run
 from ..skills.questions import text_field
@@ -278,7 +278,8 @@ def prove_triggers(
     "Ask `agent` the queries until it is clear whether it opens `skill` when it should and only then"
     if not (agent.read and agent.skills):
         raise ValueError(f'{agent.name} does not say what it opens: name claude, codex, opencode or gemini')
-    skill, config = eval_folders(skill)[0], config or ProofConfig(timeout=180.)
+    skill, config = Path(skill).resolve(), config or ProofConfig(timeout=180.)
+    skill_names(skill)
     queries, files = load_queries(skill, file), _skill_files(skill)
     about = _about(skill.name, files, queries, agent, config)
     evals = [Eval(n, query, '', {}, [_WHATEVER], skill) for n, query in enumerate(queries, 1)]
