@@ -15,10 +15,10 @@ from ..llm.chat import Chat
 from ..llm.reply import RunStopped
 from .agents import Agent
 from .claims import holm
-from .evals import allow_checks, eval_folders, gradable, load_evals
+from .evals import allow_checks, gradable, load_evals, skill_names
 from .prove import Proof, prove, was_cut
 from .runs import ProofConfig
-from ..skills.skill_md import skill_files
+from ..skills.skill_md import skill_files, skill_folders
 
 # %% ../../nbs/652_proof.family.ipynb #4dac7aab
 @dataclass
@@ -48,12 +48,7 @@ def find_members(
     against:str|Path|None=None, # What all are compared with, instead of no skill
 )->list[Member]: # Sorted by name; ValueError if there is none
     "The skills in `path`, none of which was looked at yet"
-    top = Path(path).resolve()
-    own = (top/'SKILL.md').exists()
-    found = [top] if own else sorted(p.parent for p in top.glob('[!.]*/SKILL.md'))
-    if not found:
-        raise ValueError(f'{path} holds no SKILL.md, nor does a folder in it: name the folder of a skill')
-    return [Member(p, against, str(against or 'no skill')) for p in found]
+    return [Member(p, against, str(against or 'no skill')) for p in skill_folders(path)]
 
 # %% ../../nbs/652_proof.family.ipynb #60309a6b
 _ERRORS = OSError, ValueError, RuntimeError, ArithmeticError
@@ -67,7 +62,7 @@ def examine_members(
     "Note of each of `members` what keeps it from being proved"
     for m in members:
         try:
-            eval_folders(m.folder)
+            skill_names(m.folder)
             cases = load_evals(m.folder, evals)
             if run_checks:
                 allow_checks(cases)

@@ -21,7 +21,7 @@ from ..core.tables import Table
 from ..envs.bm25 import BM25
 from ..llm.command import copy_files, plain_files
 from .agents import Agent, _opened, signed
-from .evals import Assertion, Eval, eval_folders
+from .evals import Assertion, Eval, skill_names
 from .prove import _about, _iteration, _limits, _play_round, _total, _workspace
 from .runs import check_limits, Course, ProofConfig, recall
 from ..skills.questions import text_field
@@ -252,7 +252,8 @@ def prove_triggers(
     "Ask `agent` the queries until it is clear whether it opens `skill` when it should and only then"
     if not (agent.read and agent.skills):
         raise ValueError(f'{agent.name} does not say what it opens: name claude, codex, opencode or gemini')
-    skill, config = eval_folders(skill)[0], config or ProofConfig(timeout=180.)
+    skill, config = Path(skill).resolve(), config or ProofConfig(timeout=180.)
+    skill_names(skill)
     queries = load_queries(skill, file)
     evals = [Eval(n, query, '', {}, [_WHATEVER], skill) for n, query in enumerate(queries, 1)]
     there = replace(agent, skills=str(Path(agent.skills).parent))
