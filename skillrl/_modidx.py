@@ -2191,7 +2191,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'skillrl.proof.claims._as_runs': ('proof.claims.html#_as_runs', 'skillrl/proof/claims.py'),
                                       'skillrl.proof.claims._bounds': ('proof.claims.html#_bounds', 'skillrl/proof/claims.py'),
                                       'skillrl.proof.claims._chances': ('proof.claims.html#_chances', 'skillrl/proof/claims.py'),
-                                      'skillrl.proof.claims._checked': ('proof.claims.html#_checked', 'skillrl/proof/claims.py'),
                                       'skillrl.proof.claims._choices': ('proof.claims.html#_choices', 'skillrl/proof/claims.py'),
                                       'skillrl.proof.claims._claim': ('proof.claims.html#_claim', 'skillrl/proof/claims.py'),
                                       'skillrl.proof.claims._effects': ('proof.claims.html#_effects', 'skillrl/proof/claims.py'),

@@ -197,7 +197,7 @@ def test_a_table_says_which_skill_each_query_opened(pdf, tmp_path):
     n = first['runs']
     assert first['opened'] == dict(docx=n, pdf=n) and last['opened'] == {'pdf-forms': n}
     assert read_json(proof.folder/'proof.json')['queries'][0] == first
-    assert 'docx  pdf  pdf-forms' in str(proof)
+    assert f'{n} docx, {n} pdf ' in str(proof) and f'\n{n} pdf-forms ' in str(proof)
 
 def test_precision_is_the_share_of_openings_that_are_right(pdf, tmp_path):
     plays = good() | {q['query']: dict(stream=claude([skill()])) for q in QUERIES[-2:]}

@@ -287,17 +287,12 @@ def _stop(plan, runs, settled):
     return 0, ''
 
 # %% ../../nbs/645_proof.claims.ipynb #6f51a30e
-def _checked(plan, gains):
-    "`gains` as numbers, shape (rounds, evals); ValueError where they do not fit the plan"
+def _as_runs(plan, gains, without=None, earlier=()):
+    "What was run, as numbers; ValueError where gains do not fit the plan"
     gains = np.asarray(gains, float)
     if gains.ndim != 2 or not gains.size or len(gains) > plan.rounds:
         raise ValueError(f'gains have the shape {gains.shape}: '
                          f'give 1 to {plan.rounds} rounds of one eval or more')
-    return gains
-
-def _as_runs(plan, gains, without, earlier):
-    "What was run, checked"
-    gains = _checked(plan, gains)
     if without is None:
         without = np.arange(len(gains))[:, None] + 0*gains # Never the same twice
     without = np.asarray(without, float).reshape(gains.shape)
@@ -348,7 +343,7 @@ def runs_needed(
     effects:Sequence[float]=(.1, .2, .3), # Above 0
 )->list[dict]: # `effect`, `rounds` of these evals, `evals` for both claims; ValueError where gains do not fit
     "How many rounds or evals would find each of `effects` four times in five"
-    gains, needs = _checked(plan, gains), []
+    gains, needs = _as_runs(plan, gains).gains, []
     within, between = _spread(gains)
     level = _levels(plan.rounds, plan.alpha/2)[-1]
     a_round = max(1, _pairs(gains).sum())/len(gains) # Pairs

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import filter as fitting
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from ..core.runfolder import RunFolder
@@ -95,8 +94,8 @@ def openings(
     calls = [(str(tool), given) for r in _of_this_run(records) for tool, given in _calls(r)]
     if _REVIEW.search(query):
         calls = [(tool, given) for tool, given in calls if 'skill' in tool.lower()]
-    opened = [fitting(names, pattern) or [pattern] for pattern in _opened(calls)]
-    return list(dict.fromkeys(chain(*opened)))
+    opened = [name for pattern in _opened(calls) for name in fitting(names, pattern) or [pattern]]
+    return list(dict.fromkeys(opened))
 
 # %% ../../nbs/650_proof.triggers.ipynb #18025c47
 _ERROR = .025 # Chance that a bound fails, all looks together
@@ -180,22 +179,18 @@ def _by_query(rows, asked):
     "What was opened for each query"
     for query, should in asked.items():
         mine = [row for row in rows if row['query'] == query]
-        opened = Counter(chain(*(row['opened'] for row in mine)))
-        unknown = sum(row['is_open'] is None for row in mine)
+        opened = Counter(name for row in mine for name in row['opened'])
         yield dict(
-            query=query,
-            should_trigger=should,
+            opened=dict(opened.most_common()),
             runs=len(mine),
-            unknown=unknown,
-            opened=dict(opened))
+            unknown=sum(row['is_open'] is None for row in mine),
+            should_trigger=should,
+            query=query)
 
-def _table(queries, skill):
-    "Query by query, how often `skill` and others were opened"
-    names = sorted({skill}.union(*(q['opened'] for q in queries)))
-    about = 'should_trigger', 'runs', 'unknown', 'query'
-    opened = [[q['opened'].get(name, 0) for name in names] for q in queries]
-    rows = [[*counts, *(q[key] for key in about)] for counts, q in zip(opened, queries)]
-    return Table([*names, *about], rows)
+def _table(queries):
+    "Query by query, how often which skill was opened"
+    rows = [q | dict(opened=', '.join(f'{n} {name}' for name, n in q['opened'].items())) for q in queries]
+    return Table(rows[0], map(dict.values, rows))
 
 def _lines(facts):
     "What `facts` say, a line each"
@@ -207,7 +202,7 @@ def _lines(facts):
         yield f'Runs that could not be counted: {facts["lost"]}.'
     if facts['limit']:
         yield f'It ended early: {facts["limit"]}.'
-    yield str(_table(facts['queries'], facts['skill']))
+    yield str(_table(facts['queries']))
 
 # %% ../../nbs/650_proof.triggers.ipynb #bad18332
 _CODES = {'opens as it should': 0, 'not enough evidence': 1, 'opens wrongly': 2}
