@@ -2351,8 +2351,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                  'skillrl/proof/triggers.py'),
                                         'skillrl.proof.triggers.TriggerProof.__repr__': ( 'proof.triggers.html#triggerproof.__repr__',
                                                                                           'skillrl/proof/triggers.py'),
-                                        'skillrl.proof.triggers.TriggerProof.code': ( 'proof.triggers.html#triggerproof.code',
-                                                                                      'skillrl/proof/triggers.py'),
                                         'skillrl.proof.triggers._by_query': ('proof.triggers.html#_by_query', 'skillrl/proof/triggers.py'),
                                         'skillrl.proof.triggers._calls': ('proof.triggers.html#_calls', 'skillrl/proof/triggers.py'),
                                         'skillrl.proof.triggers._facts': ('proof.triggers.html#_facts', 'skillrl/proof/triggers.py'),

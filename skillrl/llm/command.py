@@ -91,13 +91,9 @@ _running = set() # Programs, which end with us
 
 def _end(program):
     "Kill `program` and its group, where there are groups"
-    try:
-        if hasattr(os, 'killpg'):
-            os.killpg(program.pid, signal.SIGKILL)
-        else:
-            program.kill()
-    except OSError: # It has ended
-        pass
+    with suppress(OSError, AttributeError): # It has ended, or there are none
+        os.killpg(program.pid, signal.SIGKILL)
+    program.kill()
     program.wait()
     _running.discard(program)
 

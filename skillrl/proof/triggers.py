@@ -144,6 +144,8 @@ def _rates(rows, level):
     outcomes = dict(recall=recall, false_opens=false, precision=right)
     return {name: _share(values, level) for name, values in outcomes.items()}
 
+_VERDICTS = 'opens as it should', 'not enough evidence', 'opens wrongly' # By exit status
+
 def _verdict(rates, effect):
     recall, false = rates['recall'], rates['false_opens']
     if recall.high < 1 - effect or false.low > effect:
@@ -194,6 +196,7 @@ def _table(queries):
 
 def _lines(facts):
     "What `facts` say, a line each"
+    yield f'{facts["skill"]}: {facts["verdict"]}'
     told = dict(recall='opened where it should be', false_opens='opened where it should not be',
                 precision='of its openings, right')
     for key, words in told.items():
@@ -205,22 +208,15 @@ def _lines(facts):
     yield str(_table(facts['queries']))
 
 # %% ../../nbs/650_proof.triggers.ipynb #bad18332
-_CODES = {'opens as it should': 0, 'not enough evidence': 1, 'opens wrongly': 2}
-
 @dataclass(repr=False)
 class TriggerProof:
     "Whether an agent opens a skill when it should and only then"
-    skill:str
+    code:int    # The exit status: 0 it opens as it should, 1 not shown, 2 it opens wrongly
     folder:Path # With all runs
     facts:dict  # As `proof.json` has them
 
-    @property
-    def code(self)->int: # 0 it opens as it should, 1 not shown, 2 it opens wrongly
-        "The exit status"
-        return _CODES[self.facts['verdict']]
-
     def __repr__(self)->str:
-        return '\n'.join([f'{self.skill}: {self.facts["verdict"]}', *_lines(self.facts)])
+        return '\n'.join(_lines(self.facts))
 
 # %% ../../nbs/650_proof.triggers.ipynb #62f5f817
 def _facts(course):
@@ -262,4 +258,4 @@ def prove_triggers(
             recall(course)
             facts = _facts(course)
             write_json(root/'proof.json', facts)
-    return TriggerProof(skill.name, root, facts)
+    return TriggerProof(_VERDICTS.index(facts['verdict']), root, facts)
