@@ -144,7 +144,7 @@ def exit_code(members:Sequence[Member])->int: # 0 all help, 1 not shown, 2 one h
     return max(codes, default=3 if members else 0)
 
 # %% ../../nbs/652_proof.family.ipynb #08f081c5
-def _git(top, why, *words, **env):
+def _git(top, *words, why='git cannot tell what has changed', **env):
     "What git prints; ValueError, which says `why`, if it fails"
     line = ['git', '-C', top, '-c', f'core.hooksPath={os.devnull}', '-c', 'core.fsmonitor=false', *words]
     done = subprocess.run(line, env=os.environ | env, stdin=subprocess.DEVNULL, capture_output=True)
@@ -154,17 +154,16 @@ def _git(top, why, *words, **env):
 
 def _lay_out(top, commit, place):
     "All files of `commit` in a folder in `place`"
-    index, why = dict(GIT_INDEX_FILE=f'{place}/index'), f'the files of {commit} cannot be laid out'
-    _git(top, why, 'read-tree', commit, **index)
-    _git(top, why, 'checkout-index', '--all', f'--prefix={place}/tree/', **index)
+    index = f'{place}/index'
+    _git(top, 'read-tree', commit, GIT_INDEX_FILE=index)
+    _git(top, 'checkout-index', '--all', f'--prefix={place}/tree/', GIT_INDEX_FILE=index)
     (place/'tree'/'.git').mkdir(parents=True) # Links may lead as far as the repository reaches
     return place/'tree'
 
 def _changed_paths(top, commit):
     "Files that differ from those of `commit`, new ones that git does not ignore included"
-    why = 'git cannot tell what has changed'
-    names = _git(top, why, 'diff-index', '--cached', '--name-only', '--no-renames', '-z', commit)
-    names += _git(top, why, 'ls-files', '-z', '-m', '-o', '--exclude-standard')
+    names = _git(top, 'diff-index', '--cached', '--name-only', '--no-renames', '-z', commit)
+    names += _git(top, 'ls-files', '-z', '-m', '-o', '--exclude-standard')
     return {top/name for name in names.split('\0') if name}
 
 # %% ../../nbs/652_proof.family.ipynb #636d0c02
@@ -189,9 +188,9 @@ def changed_members(
     "The skills in `path` that differ from where this branch left `base`, each against what it was there"
     members = find_members(path)
     why = f'{path} lies in no git repository, so nothing tells what has changed'
-    top = Path(_git(members[0].folder, why, 'rev-parse', '--show-toplevel').removesuffix('\n'))
+    top = Path(_git(members[0].folder, 'rev-parse', '--show-toplevel', why=why).removesuffix('\n'))
     why = f'there is no commit {base!r} from which this branch began: fetch it (fetch-depth: 0 in a workflow)'
-    commit = _git(top, why, 'merge-base', '--', base, 'HEAD').strip()
+    commit = _git(top, 'merge-base', '--', base, 'HEAD', why=why).strip()
     old, changed = _lay_out(top, commit, Path(place).resolve()), _changed_paths(top, commit)
     found = [_compared(m, changed, old/m.folder.relative_to(top), base) for m in members]
     return [m for m in found if m]
