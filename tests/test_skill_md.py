@@ -547,19 +547,6 @@ def test_links_within_a_repository_are_followed_and_what_is_left_out_is_said(tmp
     out = {line.split(': ')[1].split(' ')[0] for line in left_out(skill)}
     assert out == {'env', 'out.md', 'loop', 'passwd', 'hid.md'} | (set() if git else {'price.md', 'deep'})
 
-@links
-def test_texts_name_files_beside_their_skill(tmp_path):
-    top = tmp_path/'repo'
-    write(top, *SHARED, '.git/HEAD')
-    body = '[style](../_shared/style.md), ../_shared/more, ../other/SKILL.md, ../../docs/price.md ../no.md\n'
-    put(top/'skills', 'eggs', page(body=body))
-    (top/'skills'/'eggs'/'refs').mkdir()
-    (top/'skills'/'eggs'/'refs'/'a.md').write_text('../own.md ../../_shared/style.md')
-    files = skill_files(top/'skills'/'eggs')
-    assert list(files) == ['../_shared/style.md', 'SKILL.md', 'own.md', 'refs/a.md']
-    out = [line.split(' ')[1] for line in left_out(top/'skills'/'eggs')]
-    assert out == ['../../docs/price.md', '../_shared/more', '../other/SKILL.md']
-
 def test_a_link_that_git_wrote_as_a_file_is_one(tmp_path):
     write(tmp_path, 'skills/_shared/style.md')
     refs = put(tmp_path/'skills', 'eggs', page()).parent/'refs'

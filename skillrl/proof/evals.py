@@ -148,7 +148,7 @@ def _by_judge(eval, asked, run, chat, hide):
         decided = _decided(chat.reply([system, again]), len(asked))
     return [_verdict(text, *pair, shown) for text, pair in zip(asked, decided)]
 
-# %% ../../nbs/641_proof.evals.ipynb #a533553a
+# %% ../../nbs/641_proof.evals.ipynb #e425f40c
 def grade(
     eval:Eval,
     outputs:str|Path,       # Folder with what the agent left
@@ -161,19 +161,18 @@ def grade(
     asked = [a.text for a in eval.assertions if a.check is None]
     coded = [a for a in eval.assertions if a.check and is_allowed(a.check, eval.folder)]
     try:
-        found = [_finding(a.text, *holds(a.check, run, eval.folder), 'code') for a in coded]
+        found = {a.text: _finding(a.text, *holds(a.check, run, eval.folder), 'code') for a in coded}
         if chat and asked:
-            found += _by_judge(eval, asked, run, chat, hide)
+            found |= zip(asked, _by_judge(eval, asked, run, chat, hide))
     except (Outage, ValueError) as e:
         raise OSError(str(e)) from None
+    results = [found[a.text] for a in eval.assertions if a.text in found]
     if not found:
         raise OSError('nothing was graded')
-    order, graded = [a.text for a in eval.assertions], {f['text'] for f in found}
-    found.sort(key=lambda f: order.index(f['text']))
-    passed, n = sum(f['passed'] for f in found), len(found)
+    passed, n = sum(f['passed'] for f in results), len(results)
     summary = dict(passed=passed, failed=n - passed, total=n, pass_rate=passed/n)
-    return dict(assertion_results=found, expectations=found, summary=summary,
-                ungraded=[text for text in order if text not in graded])
+    return dict(assertion_results=results, expectations=results, summary=summary,
+                ungraded=[a.text for a in eval.assertions if a.text not in found])
 
 # %% ../../nbs/641_proof.evals.ipynb #0d02322a
 def _front(folder):

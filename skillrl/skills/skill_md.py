@@ -354,7 +354,7 @@ def from_skill_md(
     return bank
 
 # %% ../../nbs/445_skills.skill_md.ipynb #a337b359
-_UPWARDS = re.compile(r'(?<![\w./-])(?:\.\./)+[\w./-]*\w') # A path in a text
+_UPWARDS = re.compile(r'(?:\.\./)+[\w./-]*\w') # What git writes for a link
 
 def _target(path):
     "Where `path` leads; git writes a link as a file with its path where a system has none"
@@ -380,26 +380,13 @@ def _below(folder, skill, name='', above=())->Iterator:
             yield key, real
 
 # %% ../../nbs/445_skills.skill_md.ipynb #fb016ee6
-def _beside(skill, text, path)->Iterator:
-    "The same for what the `text` at `path` names beside its skill"
-    for link in _UPWARDS.findall(text):
-        near = Path(os.path.normpath(skill/path/'..'/link))
-        key, real = Path(os.path.relpath(near, skill)).as_posix(), near.resolve()
-        is_near = re.match(r'\.\./\w', key) and near.name != 'SKILL.md' and _may_follow(real, skill)
-        if near.exists() and not near.is_relative_to(skill):
-            yield key, real if is_near and real.is_file() else None
-
 def _all_files(folder):
     skill = Path(folder).resolve()
-    found = dict(_below(skill, skill, above={skill}))
-    for path, file in list(found.items()):
-        if file and path.endswith('.md'):
-            found |= _beside(skill, file.read_text('utf-8', 'replace'), path)
-    return sorted(found.items())
+    return sorted(_below(skill, skill, above={skill}))
 
 def skill_files(
     folder:str|Path, # Of a skill
-)->dict: # Path from `folder` → file, sorted; one that begins with `../` lies beside the skill
+)->dict: # Path from `folder` → file, sorted
     "All files of a skill, those that it links to in its repository too"
     return {k: p for k, p in _all_files(folder) if p}
 
