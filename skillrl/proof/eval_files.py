@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from ..core.formats import read_records
@@ -86,20 +85,15 @@ def _typed(d):
     means = {meaning for word in words for meaning in _names['words'].get(word.lower(), '?').split()}
     path, value = str(_first(d, _names['path']) or ''), _first(d, _names['value'])
     values = [str(v) for v in (value if isinstance(value, list) else [value]) if v not in (None, '')]
-    is_wanted, there = 'not' not in means, dict(file=path or '*')
+    is_wanted = 'not' not in means
     if '?' in means:
         return []
     if 'exists' in means:
         return [dict(file=name, exists=is_wanted) for name in ([path] if path else values)]
-    if 'equals' in means:
-        return [dict(file=path, equals=v) for v in values if is_wanted]
-    patterns = values if 'matches' in means else list(map(re.escape, values))
-    if 'any' in means and is_wanted:
-        patterns = ['|'.join(patterns)]
-    if not is_wanted:
-        there['times'] = 0
-    flags = '(?i)' if 'loose' in means else ''
-    return [there | dict(matches=flags + p) for p in patterns if means & {'matches', 'contains'}]
+    patterns = values if 'matches' in means else map(re.escape, values)
+    flags, times = '(?i)' if 'loose' in means else '', {} if is_wanted else dict(times=0)
+    return [dict(file=path or '*', matches=flags + p, **times)
+            for p in patterns if means & {'matches', 'contains'}]
 
 # %% ../../nbs/640_proof.eval_files.ipynb #e94c95b0
 def _stated(said):
@@ -129,7 +123,7 @@ def _assertions(d, expected):
     "All that is to be said of what the eval `d` leaves, each text once"
     said = [*_listed(d, 'assertions')] or [f'What came out is this: {expected}'[:2000]]*bool(expected)
     found = {}
-    for one in chain.from_iterable(map(_stated, said)):
+    for one in (a for d in said for a in _stated(d)):
         before = found.get(one.text)
         if before and before.check not in (None, one.check):
             one.text = f'{one.text}: {json.dumps(one.check)}'[:2000]
