@@ -19,7 +19,7 @@ from ..llm.reply import Outage, outage
 from .eval_files import Assertion, Eval, load_evals, UNREADY # noqa: F401
 from ..skills.guard import as_data, rejection_reasons
 from ..skills.questions import text_field
-from ..skills.skill_md import left_out, split_text
+from ..skills.skill_md import skill_files, split_text
 
 # %% ../../nbs/641_proof.evals.ipynb #8ae80732
 def _finding(text, passed, evidence, by):
@@ -195,7 +195,8 @@ def caveats(
 )->list[str]: # A sentence each; ValueError unless agents find it
     "What keeps some agents from `skill`, or from parts of it"
     (folder, name), n = skill_names(skill), len(_front(skill)['description'])
-    found = left_out(skill)
+    found = []
+    skill_files(skill, found)
     if name != folder:
         found.append(f'{folder}: `name` is {name!r}, and agents may go by the folder: name both alike.')
     if n > 1024:
