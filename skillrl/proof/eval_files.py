@@ -12,14 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from ..core.formats import read_records
 from ..core.store import atomic_write, data_path, read_json, require_file, write_json
 from ..core.trajectory import assert_object
 from ..llm.chat import Chat
-from ..llm.checks import first_of, harbor_check, require_check, typed_checks
+from ..llm.checks import harbor_check, require_check
 from ..llm.json_reply import json_items
 from ..llm.reply import mend_unicode
 from ..skills.guard import as_data
@@ -43,28 +42,34 @@ class Eval:
     assertions:list # Of `Assertion`
     folder:Path     # That its files, and the programs of its checks, come from
 
+# %% ../../nbs/640_proof.eval_files.ipynb #c727df95
+_names = read_json(data_path('evals.json'))
+_SPELLED = _names['fields']
+
+def _first(d, names):
+    "What stands under the first of `names` that `d` has; None if there is none"
+    return next((d[name] for name in names.split() if d.get(name) is not None), None)
+
 # %% ../../nbs/640_proof.eval_files.ipynb #5f001328
 _kept = TemporaryDirectory(prefix='skillrl-') # Texts that stand in evals, as files
 
-def _files(there, entry):
-    "Path in the run's folder → file of what `files` means by `entry`; `there` are those of the skill"
+def _files(folder, entry):
+    "Path in the run's folder → file of what `files` of an eval in `folder` means by `entry`"
     d = entry if isinstance(entry, dict) else dict(path=entry)
-    name = posixpath.normpath(str(first_of(d, 'path name filename target dest') or '.'))
-    text, source = first_of(d, 'content contents text'), str(first_of(d, 'source src from') or name)
+    name = posixpath.normpath(str(_first(d, 'path name filename target dest') or '.'))
+    text = _first(d, 'content contents text')
     files = {}
     if isinstance(text, str):
         data = text.encode(errors='replace')
         files = {name: atomic_write(Path(_kept.name)/sha256(data).hexdigest(), data)}
-    for key in map(posixpath.normpath, (source, f'evals/{source}')):
-        below = {k.removeprefix(key): p for k, p in there.items() if f'{k}/'.startswith(f'{key}/')}
-        files = files or {f'{name}{k}': p for k, p in below.items()}
+    for key in (name, f'evals/{name}'):
+        below = {k: p for k, p in skill_files(folder).items() if f'{k}/'.startswith(f'{key}/')}
+        files = files or {f'{name}{k.removeprefix(key)}': p for k, p in below.items()}
     if not files or re.match(r'/|\.\.?(/|$)', name):
         raise ValueError(f'`files`: {entry!r:.200} is no file in the skill: name one, as seen from it')
     return files
 
 # %% ../../nbs/640_proof.eval_files.ipynb #9f0cc1a1
-_SPELLED = read_json(data_path('evals.json'))['fields']
-
 def _require_spelling(d, *kinds):
     "ValueError if a field of `d` is nearly one that is read"
     known = ' '.join(_SPELLED[kind] for kind in kinds).split()
@@ -74,16 +79,33 @@ def _require_spelling(d, *kinds):
             raise ValueError(f'`{k}` is not read: did you mean `{near[0]}`?')
 
 # %% ../../nbs/640_proof.eval_files.ipynb #9942ce93
+def _typed(d):
+    "The checks that an assertion with a type means, none where code cannot tell"
+    words = re.findall('[A-Za-z][a-z]*', str(d.get('type', '')))
+    means = {meaning for word in words for meaning in _names['words'].get(word.lower(), '?').split()}
+    path, value = str(_first(d, _names['path']) or ''), _first(d, _names['value'])
+    values = [str(v) for v in (value if isinstance(value, list) else [value]) if v not in (None, '')]
+    is_wanted = 'not' not in means
+    if '?' in means:
+        return []
+    if 'exists' in means:
+        return [dict(file=name, exists=is_wanted) for name in ([path] if path else values)]
+    patterns = values if 'matches' in means else map(re.escape, values)
+    flags, times = '(?i)' if 'loose' in means else '', {} if is_wanted else dict(times=0)
+    return [dict(file=path or '*', matches=flags + p, **times)
+            for p in patterns if means & {'matches', 'contains'}]
+
+# %% ../../nbs/640_proof.eval_files.ipynb #e94c95b0
 def _stated(said):
     "The assertions in a text or an object"
     d = dict(text=said) if isinstance(said, str) else said
     assert_object(d, 'assertion')
     _require_spelling(d, 'text', 'typed')
-    checks = [d['check']] if isinstance(d.get('check'), dict) else typed_checks(d)
+    checks = [d['check']] if isinstance(d.get('check'), dict) else _typed(d)
     for check in checks:
         require_check(check)
     texts = {k: v for k, v in d.items() if isinstance(v, str) and v.strip()}
-    text = first_of(texts, _SPELLED['text']) or ', '.join(f'{k} {v}' for k, v in d.items())
+    text = _first(texts, _SPELLED['text']) or ', '.join(f'{k} {v}' for k, v in d.items())
     if texts.get('check', text) != text:
         text = f'{text}: {texts["check"]}'
     return [Assertion(text_field(dict(text=text), 'text', 2000), check) for check in checks or [None]]
@@ -101,7 +123,7 @@ def _assertions(d, expected):
     "All that is to be said of what the eval `d` leaves, each text once"
     said = [*_listed(d, 'assertions')] or [f'What came out is this: {expected}'[:2000]]*bool(expected)
     found = {}
-    for one in chain.from_iterable(map(_stated, said)):
+    for one in (a for d in said for a in _stated(d)):
         before = found.get(one.text)
         if before and before.check not in (None, one.check):
             one.text = f'{one.text}: {json.dumps(one.check)}'[:2000]
@@ -114,14 +136,13 @@ def _eval(folder, d, n=0):
     assert_object(d, 'eval')
     d = json.loads(mend_unicode(json.dumps(d, ensure_ascii=False)))
     _require_spelling(d, 'prompt', 'expected', 'assertions', 'files')
-    prompt, expected = (first_of(d, _SPELLED[kind]) for kind in ('prompt', 'expected'))
+    prompt, expected = (_first(d, _SPELLED[kind]) for kind in ('prompt', 'expected'))
     prompt = text_field({} if prompt is None else dict(prompt=prompt), 'prompt', 100_000)
     id = n if d.get('id') is None else d['id']
     name = re.sub(r'[^\w.-]+', '-', str(id)).strip('.-')[:64] # It names a folder
     if type(id) not in (int, str) or not name:
         raise ValueError(f'`id` is {id!r}: give a number, or a text with a letter or a digit')
-    there = skill_files(folder) if first_of(d, _SPELLED['files']) else {}
-    files = dict(pair for entry in _listed(d, 'files') for pair in _files(there, entry).items())
+    files = dict(pair for entry in _listed(d, 'files') for pair in _files(folder, entry).items())
     words, assertions = str(expected or '')[:100_000], _assertions(d, expected)
     if 'should_trigger' in d and not assertions:
         raise ValueError('`should_trigger` makes this a query: give the file to --triggers')
@@ -143,7 +164,7 @@ def _records(path, folder):
         return [(folder, d) for _, d in read_records(path)]
     evals = read_json(path)
     if isinstance(evals, dict):
-        evals = first_of(evals, _SPELLED['evals'])
+        evals = _first(evals, _SPELLED['evals'])
     if not isinstance(evals, list):
         raise ValueError(f'{path} should be a list of evals, or an object with such a list as `evals`')
     return [(folder, d) for d in evals]

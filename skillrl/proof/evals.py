@@ -19,7 +19,7 @@ from ..llm.reply import Outage, outage
 from .eval_files import Assertion, Eval, load_evals, UNREADY # noqa: F401
 from ..skills.guard import as_data, rejection_reasons
 from ..skills.questions import text_field
-from ..skills.skill_md import left_out, split_text
+from ..skills.skill_md import skill_files, split_text
 
 # %% ../../nbs/641_proof.evals.ipynb #8ae80732
 def _finding(text, passed, evidence, by):
@@ -148,7 +148,7 @@ def _by_judge(eval, asked, run, chat, hide):
         decided = _decided(chat.reply([system, again]), len(asked))
     return [_verdict(text, *pair, shown) for text, pair in zip(asked, decided)]
 
-# %% ../../nbs/641_proof.evals.ipynb #a533553a
+# %% ../../nbs/641_proof.evals.ipynb #e425f40c
 def grade(
     eval:Eval,
     outputs:str|Path,       # Folder with what the agent left
@@ -161,19 +161,18 @@ def grade(
     asked = [a.text for a in eval.assertions if a.check is None]
     coded = [a for a in eval.assertions if a.check and is_allowed(a.check, eval.folder)]
     try:
-        found = [_finding(a.text, *holds(a.check, run, eval.folder), 'code') for a in coded]
+        found = {a.text: _finding(a.text, *holds(a.check, run, eval.folder), 'code') for a in coded}
         if chat and asked:
-            found += _by_judge(eval, asked, run, chat, hide)
+            found |= zip(asked, _by_judge(eval, asked, run, chat, hide))
     except (Outage, ValueError) as e:
         raise OSError(str(e)) from None
+    results = [found[a.text] for a in eval.assertions if a.text in found]
     if not found:
         raise OSError('nothing was graded')
-    order, graded = [a.text for a in eval.assertions], {f['text'] for f in found}
-    found.sort(key=lambda f: order.index(f['text']))
-    passed, n = sum(f['passed'] for f in found), len(found)
+    passed, n = sum(f['passed'] for f in results), len(results)
     summary = dict(passed=passed, failed=n - passed, total=n, pass_rate=passed/n)
-    return dict(assertion_results=found, expectations=found, summary=summary,
-                ungraded=[text for text in order if text not in graded])
+    return dict(assertion_results=results, expectations=results, summary=summary,
+                ungraded=[a.text for a in eval.assertions if a.text not in found])
 
 # %% ../../nbs/641_proof.evals.ipynb #0d02322a
 def _front(folder):
@@ -196,7 +195,8 @@ def caveats(
 )->list[str]: # A sentence each; ValueError unless agents find it
     "What keeps some agents from `skill`, or from parts of it"
     (folder, name), n = skill_names(skill), len(_front(skill)['description'])
-    found = left_out(skill)
+    found = []
+    skill_files(skill, found)
     if name != folder:
         found.append(f'{folder}: `name` is {name!r}, and agents may go by the folder: name both alike.')
     if n > 1024:
