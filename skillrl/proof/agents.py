@@ -8,12 +8,13 @@ __all__ = ['AGENTS', 'AgentRun', 'from_elsewhere', 'Agent', 'find_agent', 'agent
 
 # %% ../../nbs/638_proof.agents.ipynb #7fa4e2ea
 import hmac, os, re, shlex, shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic
+from ..core.agent_sessions import shell_command
 from ..core.secrets import redact, without_secrets
 from ..core.store import JsonlLog, atomic_folder, atomic_write, read_json, to_json, write_json
 from ..core.tables import clip
@@ -65,38 +66,20 @@ def from_elsewhere(
 # %% ../../nbs/638_proof.agents.ipynb #b60aaa1d
 _READERS = set('cat head tail less more bat nl tac sed awk strings'.split())
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1.*?(?:\n\s*\2\b|$)", re.S)
+_COMMAND = re.compile(r"""(?:[^;&|()\n"']|"[^"]*"|'[^']*'|["'])+""")
+_WRITTEN_TO = re.compile(r"""\d?>+\s*\S*|["']""") # And quotation marks
 
-def _words(command):
-    "The words of a shell command, with what stands between two commands"
-    text = _HEREDOC.sub('', command).replace('\n', ' ; ')
-    try:
-        words = shlex.shlex(text, posix=True, punctuation_chars=True)
-        words.whitespace_split = True
-        return list(words)
-    except ValueError: # A quotation does not end
-        return text.split()
-
-# %% ../../nbs/638_proof.agents.ipynb #05d72d45
-def _paths_read(command:str)->Iterator[str]:
+def _paths_read(text):
     "Paths of the files that a shell command reads with a program for that"
-    program = place = ''
-    writes = False
-    for word in _words(command):
-        if not word.strip(';&|()<>'):
-            writes = '>' in word
-            program = program if set(word) & set('<>') else ''
-        elif not program:
-            program = '' if '=' in word else Path(word).name
-        elif program in ('bash', 'sh', 'zsh'):
-            yield from _paths_read(word)
-        elif program == 'cd':
-            place = os.path.join(place, word)
-        elif program == 'sed' and word.startswith('-i'):
-            program = 'an editor'
-        elif program in _READERS and not writes:
-            yield os.path.join(place, word)
-        if word.strip('<>'):
-            writes = False
+    place = ''
+    for command in _COMMAND.findall(_HEREDOC.sub('', text)):
+        words = [w for w in _WRITTEN_TO.sub('', command).split() if '=' not in w]
+        program, *rest = words or ['']
+        edits = program == 'sed' and any(word.startswith('-i') for word in rest)
+        if program == 'cd':
+            place = os.path.join(place, *rest[:1])
+        if Path(program).name in _READERS and not edits:
+            yield from (os.path.join(place, word) for word in rest)
 
 # %% ../../nbs/638_proof.agents.ipynb #9daf150c
 _INSTALLED = re.compile(r'(?:^|/)(?:\.\w+|opencode)/skills/([^/]+)/SKILL\.md$')
@@ -105,14 +88,11 @@ def _opened(calls):
     "Names of the skills that the `calls`, pairs of a tool and what it was given, have opened"
     for tool, given in calls:
         given = given if isinstance(given, dict) else dict(command=given)
-        values = [v if isinstance(v, str) else shlex.join(map(str, v)) for v in given.values()
-                  if isinstance(v, (str, list))]
+        paths = [value for value in given.values() if isinstance(value, str)]
         if tool.lower() in ('skill', 'activate_skill'):
-            yield from (name.rpartition(':')[2] for name in values[:1])
-            continue
-        paths = values if 'read' in tool.lower() else []
-        if 'command' in given or 'cmd' in given:
-            paths = [path for text in values for path in _paths_read(text)]
+            yield from (name.rpartition(':')[2] for name in paths[:1])
+        if 'read' not in tool.lower():
+            paths = _paths_read(shell_command(given))
         yield from (m[1] for m in map(_INSTALLED.search, paths) if m)
 
 # %% ../../nbs/638_proof.agents.ipynb #cb5dc14f
