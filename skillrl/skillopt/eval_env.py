@@ -114,8 +114,7 @@ def prove_best(
     "Write the best skill of a run, and say whether it helps more than the first"
     c, best = env.client, (path/'best_skill.md').read_bytes().decode()
     new = _skill_folder(path/'best_skill', c.skill, best)
-    if best == env.get_initial_skill():
-        return new, None
-    if any(map(ended, path.glob('proof/iteration-*'))):
+    is_over = any(map(ended, path.glob('proof/iteration-*')))
+    if is_over or best == env.get_initial_skill():
         return new, None
     return new, prove(new, c.agent, env.chat, c.skill, env.parts['test'], path/'proof', c.config)
