@@ -2171,6 +2171,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                'skillrl/proof/agents.py'),
                                       'skillrl.proof.agents._run_of': ('proof.agents.html#_run_of', 'skillrl/proof/agents.py'),
                                       'skillrl.proof.agents._settled': ('proof.agents.html#_settled', 'skillrl/proof/agents.py'),
+                                      'skillrl.proof.agents._shown': ('proof.agents.html#_shown', 'skillrl/proof/agents.py'),
                                       'skillrl.proof.agents._text': ('proof.agents.html#_text', 'skillrl/proof/agents.py'),
                                       'skillrl.proof.agents._worked': ('proof.agents.html#_worked', 'skillrl/proof/agents.py'),
                                       'skillrl.proof.agents.agent_version': ('proof.agents.html#agent_version', 'skillrl/proof/agents.py'),

@@ -260,13 +260,14 @@ def _environment(agent, home):
         mine = (Path.home()/path).resolve()
         if mine.is_file():
             (home/path).parent.mkdir(parents=True, exist_ok=True)
-            told += _text(mine)
-            secret = redact(_text(mine)) != _text(mine) or re.search('auth|cred', path)
-            if secret and not use_sandbox(): # Nothing of it is written, and nothing can write it
-                logins[home/path] = mine
-                continue
-            give = os.symlink if re.search('auth|cred', path) else shutil.copyfile
-            give(mine, home/path)
+            text, is_login = _text(mine), re.search('auth|cred', path)
+            told += text
+            if not use_sandbox() and (is_login or redact(text) != text):
+                logins[home/path] = mine # Nothing of it is written, and nothing can write it
+            elif is_login:
+                os.symlink(mine, home/path)
+            else:
+                shutil.copyfile(mine, home/path)
     named = {*re.findall('[A-Z][A-Z0-9_]{2,}', told)} & os.environ.keys() - safe_env({}).keys()
     keys = agent.keys or ('(?!)' if named else _EVERY)
     given = {k: v for k, v in os.environ.items() if k in named or re.match(f'{_PASSED}|{keys}', k)}
@@ -278,11 +279,14 @@ def _environment(agent, home):
 def _filled(command, values):
     "The arguments in `command`, with `values` in the places that have their names"
     named = [c for c in shlex.split(command) if values['model'] or '{model}' not in c]
-    def value(m:re.Match)->str:
-        return str(values.get(m[1], m[0]))
-    return [re.sub(r'\{(\w+)\}', value, part) for part in named]
+    return [re.sub(r'\{(\w+)\}', lambda m: str(values.get(m[1], m[0])), part) for part in named]
 
 # %% ../../nbs/638_proof.agents.ipynb #7d76feaa
+def _shown(skill):
+    "Path → file of what agents may see of the skill in a folder"
+    unseen = 'evals', '.git', 'proof.json'
+    return {k: path for k, path in skill_files(skill).items() if Path(k).parts[0] not in unseen}
+
 def _in_prompt(skill):
     "The skill in the folder `skill` as text"
     text = _text(skill/'SKILL.md').strip()
@@ -290,18 +294,14 @@ def _in_prompt(skill):
 
 def _lay_out(agent, root, prompt, files, skill):
     "Make the folders of a run in `root`; what its command may name"
-    work = root/'work'
-    work.mkdir()
-    home = root/'home'
-    (home/'tmp').mkdir(parents=True)
+    work, home = root/'work', root/'home'
+    for folder in (work, home/'tmp'):
+        folder.mkdir(parents=True)
     copy_files(files, work)
     there = ''
     if skill:
         there = home/(agent.skills or 'skills')/skill.name
-        unseen = 'evals', '.git', 'proof.json'
-        shown = {k: p for k, p in skill_files(skill).items()
-             if Path(k).parts[0] not in unseen}
-        copy_files(shown, there)
+        copy_files(_shown(skill), there)
         if not agent.skills:
             prompt = f'{_in_prompt(skill)}\nThe files of this skill are in {there}.\n\n{prompt}'
     (root/'task.md').write_text(prompt, encoding='utf-8')
@@ -412,18 +412,14 @@ def unsigned(
     "`row` if it is to be believed"
     with suppress(TypeError, AttributeError):
         signature = row.pop('signature', '')
-        if hmac.compare_digest(signed(row, file)['signature'], signature):
-            return row
-    return None
+        return row if hmac.compare_digest(signed(row, file)['signature'], signature) else None
 
 def read_signed(
     file:Path,
 )->dict|None: # None too for one that is not there or is damaged
     "What this machine has written to `file`"
     with suppress(OSError, ValueError):
-        if file.is_file() and file.stat().st_size < _MOST:
-            return unsigned(read_json(file), file)
-    return None
+        return unsigned(read_json(file), file)
 
 # %% ../../nbs/638_proof.agents.ipynb #985c9d7b
 def run_agent(

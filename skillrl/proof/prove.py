@@ -102,9 +102,7 @@ class Proof:
 
     def to_dict(self)->dict: # Plain values
         "What a program would ask of it"
-        names = 'verdict claims stopped reason losses spent limit opened notes'.split()
-        return dict(skill=self.skill, code=self.code, folder=str(self.folder)) | {
-            name: self.facts[name] for name in names}
+        return self.facts | dict(code=self.code, folder=str(self.folder))
 
     def __repr__(self)->str:
         told = str(self.analysis).splitlines()

@@ -82,11 +82,10 @@ class Budget:
 def begin(self:Budget, course:'Course')->str: # Which limit leaves no room; empty if the run may begin
     "Make room for a run"
     with self.free:
-        limit = course.given_up or self.full()
-        while self.in_flight and (limit or not self.works):
+        while self.in_flight and (course.given_up or self.full() or not self.works):
             self.free.wait(.25)
             check_stop()
-            limit = course.given_up or self.full()
+        limit = course.given_up or self.full()
         if not limit:
             self.in_flight += 1
             self.used['max_runs'] += 1
