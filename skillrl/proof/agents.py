@@ -229,7 +229,8 @@ def find_agent(
         return Agent('chat', chat=chat)
     if shutil.which(first) is None:
         raise ValueError(f'there is no {first!r}: name {", ".join(AGENTS)}, chat with a model, or a command')
-    words = [os.path.abspath(w) if {*w} & {*'./'} and os.path.isfile(w) else w for w in shlex.split(text)]
+    words = [os.path.abspath(w) if re.search('[./]', w) and os.path.isfile(w) else w
+             for w in shlex.split(text)]
     return Agent(Path(first).stem, shlex.join(words), skills='.agents/skills') # It works in another folder
 
 # %% ../../nbs/638_proof.agents.ipynb #01310567
@@ -351,14 +352,14 @@ def _worked(agent, values, timeout, kept):
         done = run_program(line, values['folder'], env, timeout, 16_000_000, stdin, box)
     except OSError as e:
         done = Ended(127, '', str(e))
+    done = Ended(done.code, redact(done.out, keys), redact(done.err, keys))
     stdout = session = kept/'stdout.txt'
-    stdout.write_text(redact(done.out, keys), encoding='utf-8')
+    stdout.write_text(done.out, encoding='utf-8')
     logs = sorted(values['home'].glob(agent.log or '-'))
     for path in [p for p in logs if p.is_file() and p.stat().st_size < 100_000_000][:1]:
         session = kept/f'session{path.suffix}'
         session.write_text(redact(_text(path), keys), encoding='utf-8')
     run = _settled(_read(agent, stdout, session), done, agent.name, timeout)
-    run.error, run.failure = (redact(text, keys) for text in (run.error, run.failure))
     try:
         _keep(values['folder'], kept, keys)
     except (OSError, MemoryError) as e:
@@ -374,8 +375,8 @@ def _asked(chat, prompt, files, skill, name):
     try:
         reply = chat.replies([messages], [name])[0]
     except Outage as e:
-        why = dict(error=str(e)) if from_elsewhere(str(e)) else dict(failure=str(e))
-        return AgentRun(**why)
+        why = str(e)
+        return AgentRun(error=why) if from_elsewhere(why) else AgentRun(failure=why)
     paid = AgentRun() if reply.cached else AgentRun(tokens=reply.tokens, written=reply.completion_tokens)
     return replace(paid, text=reply.text, failure='' if reply.ok else reply.error)
 
@@ -402,7 +403,7 @@ def signed(
 )->dict: # With `signature`
     "`row`, signed by this machine"
     place = re.search(r'[^/]*/iteration-\d+/.*|[^/]*$', Path(file).absolute().as_posix())[0]
-    text = to_json([place, {k: v for k, v in row.items() if k != 'signature'}])
+    text = to_json([place, row])
     return row | dict(signature=hmac.new(_machine_key(), text.encode(), 'sha256').hexdigest())
 
 def unsigned(

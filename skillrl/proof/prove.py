@@ -10,8 +10,7 @@ import os, random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import count
 from operator import itemgetter
@@ -61,14 +60,17 @@ def _plan(course, alpha):
     alpha = proof_alpha(1 + len(course.earlier), alpha)
     return ProofPlan(config.rounds, config.effect, alpha, config.no_worse or None, config.panel, config.seed)
 
+def _analysed(course, plan):
+    "What the rounds so far say"
+    return analyse(plan, course.gains, course.without, sum(course.earlier, []))
+
 def _play(course, plan):
-    "What all rounds say that the plan asks for and the limits allow"
+    "Run all rounds that the plan asks for and the limits allow"
     for number in range(1, plan.rounds + 1):
         _round(course, number)
         give_up(course)
-        analysis = analyse(plan, course.gains, course.without, sum(course.earlier, []))
-        if analysis.stopped or course.limit:
-            return analysis
+        if course.limit or _analysed(course, plan).stopped:
+            return
 
 # %% ../../nbs/648_proof.prove.ipynb #07aacb1e
 #| exports
@@ -267,7 +269,7 @@ def _about(agent, judge, config, arms, evals):
 
 # %% ../../nbs/648_proof.prove.ipynb #7b123206
 def _limits(config):
-    return {f.name: vars(config)[f.name] for f in fields(config) if f.name not in ABOUT}
+    return {k: value for k, value in asdict(config).items() if k not in ABOUT}
 
 def ended(
     folder:Path, # Of a proof
@@ -282,8 +284,9 @@ def _workspace(skill, folder):
 
 def was_cut(workspace:Path)->bool:
     "Was the last proof in `workspace` interrupted, or ended by a limit?"
-    names = sorted((p.name for p in workspace.glob('iteration-*')), key=lambda name: (len(name), name))
-    return bool(names) and ended(workspace/names[-1]) is None
+    folders = workspace.glob('iteration-*')
+    last = max(folders, key=lambda path: (len(path.name), path.name), default=None)
+    return last is not None and ended(last) is None
 
 def _iteration(workspace, about, config):
     "The folder of the proof about `about` that goes on, or of the next one"
@@ -322,18 +325,15 @@ def _prepared(skill, agent, judge=None, against=None, evals=None, workspace=None
     return course
 
 # %% ../../nbs/648_proof.prove.ipynb #0734163e
-def _kept(course, plan, analysis):
+def _kept(course, plan):
     "The proof that the runs of `course` make, with its files"
-    number = 1 + len(course.earlier)
+    analysis, number = _analysed(course, plan), 1 + len(course.earlier)
     p = min(1., analysis.p/proof_alpha(number, 1.))
     facts = _facts(course, analysis, plan) | dict(number=number, alpha=plan.alpha, p=p)
     write_json(course.root/'benchmark.json', _benchmark(course, facts))
     write_json(course.root/'proof.json', facts)
-    return Proof(course.about['skill'], course.root, analysis, facts, partial(_at_level, course))
-
-def _at_level(course, alpha):
-    plan = _plan(course, alpha)
-    return _kept(course, plan, analyse(plan, course.gains, course.without, sum(course.earlier, [])))
+    return Proof(course.about['skill'], course.root, analysis, facts,
+                 lambda alpha: _kept(course, _plan(course, alpha)))
 
 # %% ../../nbs/648_proof.prove.ipynb #229c39da
 def prove(
@@ -350,7 +350,8 @@ def prove(
     plan = _plan(course, course.config.alpha)
     with RunFolder(course.root, signed(course.about, course.root/'config.json'), None):
         recall(course)
-        return _kept(course, plan, _play(course, plan))
+        _play(course, plan)
+        return _kept(course, plan)
 
 # %% ../../nbs/648_proof.prove.ipynb #3bf3522b
 _TOKENS = dict(tokens=52_000, written=2_000, failure='') # Of a run where none was made yet, a guess

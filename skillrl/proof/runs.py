@@ -185,9 +185,6 @@ def bill_of_run(
     chat = course.agent.chat
     return _bill(course, chat.model if chat else course.config.model, run, 1)
 
-def _bills_of_judge(course, used):
-    return [_bill(course, course.judge.model, used)] if course.judge and used['tokens'] else []
-
 # %% ../../nbs/646_proof.runs.ipynb #83aa7fde
 def grade_run(
     e:Eval,
@@ -234,7 +231,8 @@ def _graded(course, e, run, place, bills):
         try:
             found = grade_run(e, run, place/'outputs', course.judge and meter, hide)
         finally:
-            bills += _bills_of_judge(course, meter.used)
+            if course.judge:
+                bills.append(_bill(course, course.judge.model, meter.used))
         write_json(place/'timing.json', dict(
             total_tokens=run['tokens'], duration_ms=round(1000*seconds), total_duration_seconds=seconds))
         write_json(file, signed(found | dict(judged=meter.used), file))
@@ -331,7 +329,7 @@ def recall(course:Course)->None:
     runs = filter(None, map(read_signed, files))
     found = filter(None, (read_signed(file.with_name('grading.json')) for file in files))
     bills = [*(bill for row in course.losses for bill in row['bills']),
-             *(bill for row in found for bill in _bills_of_judge(course, row['judged']))]
+             *(_bill(course, course.judge.model, row['judged']) for row in found if course.judge)]
     course.config.budget.enter(course, bills)
     for run in sorted(runs, key=lambda run: -run['tokens']): # Last those that could not say what they took
         course.config.budget.enter(course, [bill_of_run(course, run)])

@@ -40,7 +40,8 @@ class AgentChat(Chat):
         skill:str|Path|None=None,     # Folder of the skill whose text is tried; None for instructions
         config:ProofConfig|None=None, # Its model, and the seconds for a run
     ):
-        self.config, self.skill = config or ProofConfig(), skill and Path(skill).resolve()
+        self.config = config or ProofConfig()
+        self.skill = skill and Path(skill).resolve()
         self.agent = replace(agent, hide=(self.skill,)) if skill else agent
         self.endpoint = agent.command
         super().__init__(f'{agent.name} {self.config.model}'.strip())
@@ -96,7 +97,7 @@ class EvalEnv(SkillEnv):
             raise ValueError(f'{client.skill} has {counted(len(evals), "eval")} that can be graded: write '
                              'one to learn from, one to choose by and one to prove with, or better twenty')
         drawn = random.Random(seed).sample(evals, len(evals))
-        self.parts = {part: drawn[i::3] for i, part in enumerate(('train', 'val', 'test'))}
+        self.parts = dict(train=drawn[::3], val=drawn[1::3], test=drawn[2::3])
 
     def get_initial_skill(self)->str:
         return (self.client.skill/'SKILL.md').read_bytes().decode('utf-8-sig')
