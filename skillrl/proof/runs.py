@@ -226,7 +226,8 @@ def _graded(course, e, run, place, bills):
     file, seconds = place/'grading.json', run['seconds']
     found = read_signed(file)
     if found is None:
-        hide = [name for skill in course.arms.values() if skill for name in skill_names(skill)]
+        skills = filter(None, course.arms.values() if course.judge else ())
+        hide = [name for skill in skills for name in skill_names(skill)]
         meter = _JudgeMeter(course.judge)
         try:
             found = grade_run(e, run, place/'outputs', course.judge and meter, hide)

@@ -97,7 +97,7 @@ class EvalEnv(SkillEnv):
             raise ValueError(f'{client.skill} has {counted(len(evals), "eval")} that can be graded: write '
                              'one to learn from, one to choose by and one to prove with, or better twenty')
         drawn = random.Random(seed).sample(evals, len(evals))
-        self.parts = dict(train=drawn[::3], val=drawn[1::3], test=drawn[2::3])
+        self.parts = {part: drawn[i::3] for i, part in enumerate(('train', 'val', 'test'))}
 
     def get_initial_skill(self)->str:
         return (self.client.skill/'SKILL.md').read_bytes().decode('utf-8-sig')
