@@ -314,7 +314,7 @@ _OPTIMIZE = Command('jobs.optimize', {
                  'the next runs/run-NNN', metavar='DIR')), 'folder')
 
 # %% ../../nbs/890_cli.main.ipynb #ab3c5600
-_PROVE = Command('steps.prove_skill', {
+_PROVE = Command('proofs.prove_skill', {
     'path': dict(nargs='?', help='the folder of a skill, or of several (default: none)')} | _PROOF | _flags(
     'policy-model policy-url',
     sample=_switch('a skill, evals and an agent of ours, copied to ./skillrl-sample; needs no key'),
