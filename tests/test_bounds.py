@@ -8,7 +8,7 @@ from skillrl.cli.main import main
 from skillrl.llm.checks import Outputs, require_check
 from skillrl.llm.command import plain_files, scratch_folder
 from skillrl.proof.agents import find_agent, run_agent
-from skillrl.proof.evals import eval_folders, load_evals
+from skillrl.proof.evals import load_evals, skill_names
 
 def sparse(path, size=300*10**9):
     with open(path, 'wb') as f:
@@ -88,7 +88,7 @@ def test_a_skill_that_is_a_pipe_is_one_sentence(tmp_path, skill, capsys):
     (skill/'SKILL.md').unlink()
     os.mkfifo(skill/'SKILL.md')
     with pytest.raises(ValueError, match='a pipe or a device'):
-        eval_folders(skill)
+        skill_names(skill)
     assert main(['prove', str(skill), '--agent', 'true']) == 3 or capsys.readouterr().err.count('\n') == 1
 
 @pytest.mark.parametrize('seconds', [0, -1, 1e9, float('inf'), float('nan')])

@@ -8,9 +8,9 @@ from skillrl.llm import checks
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply
-from skillrl.proof.eval_files import draft_evals, UNREADY
+from skillrl.proof.eval_files import _typed, draft_evals, UNREADY
 from skillrl.proof.evals import (
-    allow_checks, Assertion, caveats, Eval, eval_folders, gradable, grade, load_evals)
+    allow_checks, Assertion, caveats, Eval, gradable, grade, load_evals, skill_names)
 
 WILD = Path(os.environ.get('SKILLRL_REAL_DATA', 'none')).parent/'wild'
 real = pytest.mark.skipif(not WILD.exists(), reason='no samples of skills beside SKILLRL_REAL_DATA')
@@ -42,23 +42,15 @@ def holds(check, out, answer='', folder=Path('.')):
 
 # ---- which skills, and which evals ----
 
-def test_a_folder_of_skills_or_one_and_one_that_is_broken_does_not_stop_the_others(tmp_path):
-    for name in ('b', 'a-1', '.hidden'):
-        skill_in(tmp_path/name)
-    assert [p.name for p in eval_folders(tmp_path)] == ['a-1', 'b']
-    skill_in(tmp_path/'colon', description='Makes tables: sums')
-    skill_in(tmp_path/'empty', description='')
-    with pytest.raises(ValueError, match='colon/SKILL.md: .*put values with a colon in quotes'):
-        eval_folders(tmp_path)
-    bad = []
-    assert [p.name for p in eval_folders(tmp_path, bad)] == ['a-1', 'b']
-    assert [line.split(': ')[0] for line in bad] == [f'{tmp_path}/{n}/SKILL.md' for n in ('colon', 'empty')]
-    with pytest.raises(ValueError, match='no SKILL.md'):
-        eval_folders(tmp_path/'none')
+@pytest.mark.parametrize('about, told', [('Makes tables: sums', 'put values with a colon in quotes'),
+                                         ('', '`description` is empty')])
+def test_a_skill_that_no_agent_finds_is_refused(tmp_path, about, told):
+    with pytest.raises(ValueError, match=f'colon/SKILL.md: .*{told}'):
+        skill_names(skill_in(tmp_path/'colon', description=about))
 
 def test_what_programs_read_all_the_same_is_said_beside_the_proof(tmp_path):
     named, long = skill_in(tmp_path/'e', name='f'), skill_in(tmp_path/'h', description='x'*1025)
-    assert eval_folders(named) == [named] and "`name` is 'f'" in caveats(named)[0]
+    assert skill_names(named) == ['e', 'f'] and "`name` is 'f'" in caveats(named)[0]
     assert '1025 characters' in caveats(long)[0] and caveats(skill_in(tmp_path/'fine')) == []
 
 def test_both_spellings_text_and_objects(skill):
@@ -82,13 +74,14 @@ WRONG = [
     ([dict(id=1, promt='a')], 'did you mean `prompt`'), ([GOOD | dict(files=['n'])], 'is no file in'),
     ([GOOD | dict(asertions=[])], 'did you mean `assertions`'), 
     (checked(matches='a', seconds=1e9), 'seconds'),
-    ([GOOD | dict(files=[dict(content='x')])], 'is no file in'), ('{"evls": []}', 'did you mean `evals`'),
+    ([GOOD | dict(files=[dict(content='x')])], 'is no file in'), ('{"evls": []}', 'such a list as `evals`'),
+    ([GOOD | dict(files=[dict(content='x', path='../x')])], 'is no file in'),
+    ([GOOD | dict(files=[dict(content='x', path='/x')])], 'is no file in'),
     ([dict(query='a', should_trigger=True)], '--triggers'),
     ([GOOD | dict(assertions=[dict(text='x', chek={})])], 'did you mean `check`'),
-    (checked(every=[dict(command=['a'])]), '`every`'), 
     ([GOOD | dict(checks=[dict(type='regex', pattern='(')])], 'missing'),
     ([dict(id=1)], '`prompt` is missing'), ([], 'holds no evals'),
-    ([7], 'eval should be an object'), ([GOOD | dict(assertions='x')], '`assertions` should be a list'),
+    ([7], 'eval should be an object'), ([GOOD | dict(assertions=7)], '`assertions` should be a list'),
     ([GOOD | dict(assertions=[3])], 'should be an object'), (checked(contain='b'), 'has contain: known'),
 (checked(matches='('), 'missing'), ('{', 'not valid JSON'), ('"a"', 'should be a list of evals')]
 
@@ -106,16 +99,15 @@ KINDS = [ # Fields of an eval, its assertions, how many of them code checks
     (dict(assertions=[dict(text='Has a header', check='Says so')]), ['Has a header: Says so'], 0),
     (dict(expected_behavior=['a', 'b'], rubric=['c']), ['a', 'b', 'c'], 0),
     (dict(expected_output='A tag'), ['What came out is this: A tag'], 0),
-    (dict(expected=dict(output_contains=['Copper', '24'], outcomes=['x'])),
-     ["type output_contains, value ['Copper', '24']"], 1),
-    (dict(graders=[dict(type='text', name='tag', config=dict(contains=['a'], regex_not_match=['sorry']))]),
-     ['tag'], 1),
+    (dict(expected=['a', 'b']), ["What came out is this: ['a', 'b']"], 0),
+    (dict(assertions='x'), ['x'], 0),
+    (dict(checks=[dict(text='x', type='contains_all', values=['a', 'b'])]),
+     ['x', 'x: {"file": "*", "matches": "b"}'], 2),
     (dict(checks=[dict(type='output_matches', pattern='a'), dict(type='output_matches', pattern='b')]),
      ['type output_matches, pattern a', 'type output_matches, pattern b'], 2),
     (dict(checks=[dict(text='x', type='regex', pattern='a'), dict(text='x', type='regex', pattern='b')]),
      ['x', 'x: {"file": "*", "matches": "b"}'], 2),
-    (dict(assertions=[dict(type='llm-rubric', value='It is kind')]), ['It is kind'], 0),
-    (dict(assertions=[dict(name='t', cmd='make'), dict(check='c', cmd=['x', '{case}'])]), ['t', 'c'], 1),
+    (dict(assertions=[dict(type='llm-rubric', value='Kind')]), ['type llm-rubric, value Kind'], 0),
     (dict(assertions=[dict(text='half \ud83d')]), ['half \ufffd'], 0)]
 
 @pytest.mark.parametrize('fields, texts, coded', KINDS)
@@ -130,34 +122,33 @@ TYPED = [(dict(type='contains', value='24.50'), True), (dict(type='contains', va
          (dict(type='not_contains', value='24.50'), False), (dict(type='not-contains', value='x'), True),
          (dict(type='contains_all', values=['Copper', 'x']), False),
          (dict(type='regex', pattern='^- '), True),
-         (dict(type='contains-any', value=['x', 'Copper']), True), 
+         (dict(type='contains-any', value=['x', 'Copper']), None),
          (dict(type='notContains', value='Copper'), False),
          (dict(type='not_regex', pattern='^- '), False), (dict(type='file_exists', path='TAG.md'), True),
          (dict(type='file_not_exists', value='TAG.md'), False), (dict(type='contains', value='given'), False),
-         (dict(type='file_contains', file='TAG.md', value='HOB'), True), 
-         (dict(type='equals', value='Done'), True),
-         (dict(type='exact_match', value='done'), False), (dict(type='contains', value='a.b'), False),
+         (dict(type='file_contains', file='TAG.md', value='HOB'), True),
+         (dict(type='contains', value='a.b'), False), (dict(type='equals', value='Done'), None),
          (dict(type='semantic_match', value='Copper'), None), (dict(type='contains'), None)]
 
 @pytest.mark.parametrize('said, passed', TYPED)
 def test_typed_assertions_look_at_the_answer_and_at_what_was_written(out, tmp_path, said, passed):
-    check = checks.typed_check(said)
+    found = _typed(said)
     given = {name: atomic_write(tmp_path/'in'/name, 'given') for name in ('in.txt', 'TAG.md')}
     atomic_write(out/'in.txt', 'given')
     run = checks.Outputs(out, 'Done', given)
-    assert (check and checks.holds(check, run)[0]) is passed
+    assert (all(checks.holds(c, run)[0] for c in found) if found else None) is passed
 
 def test_files_that_are_folders_or_text(skill, tmp_path):
     for name in ('evals/repo/a.txt', 'evals/repo/b/c.txt', 'evals/x.csv'):
         atomic_write(skill/name, name)
     inline = dict(path='in/a.csv', content='a,b\n1,2\n')
-    listed = ['evals/repo/', 'x.csv', inline, dict(path='y.csv', source='evals/x.csv')]
+    listed = ['evals/repo/', 'x.csv', inline]
     path = write_json(tmp_path/'e.json', [GOOD | dict(files=listed)])
     e, = load_evals(skill, path)
     assert {k: p.read_text() for k, p in e.files.items()} == {
         'evals/repo/a.txt': 'evals/repo/a.txt', 'evals/repo/b/c.txt': 'evals/repo/b/c.txt',
         'x.csv': 'evals/x.csv',
-        'in/a.csv': 'a,b\n1,2\n', 'y.csv': 'evals/x.csv'}
+        'in/a.csv': 'a,b\n1,2\n'}
 
 def test_ids_are_cleaned_and_made_up(skill, tmp_path):
     ids = ['tables/one', '表格-一', None, 4.5, '..']
@@ -169,11 +160,9 @@ def test_ids_are_cleaned_and_made_up(skill, tmp_path):
             with pytest.raises(ValueError, match='`id` is'):
                 load_evals(skill, path)
 
-def test_yaml_with_scenarios_and_a_pipe_that_nobody_writes_to(skill, tmp_path):
-    text = 'scenarios:\n  - name: a\n    prompt: Write\n    assertions: [{type: output_contains, value: b}]\n'
-    assert load_evals(skill, atomic_write(tmp_path/'eval.yaml', text))[0].assertions[0].check
+def test_a_pipe_that_nobody_writes_to_is_refused(skill, tmp_path):
     os.mkfifo(tmp_path/'pipe.json')
-    with pytest.raises(ValueError, match='no ordinary file'):
+    with pytest.raises(ValueError, match='pipe.json is a pipe'):
         load_evals(skill, tmp_path/'pipe.json')
 
 @pytest.mark.skipif(not (WILD/'cases').exists(), reason='no cases beside SKILLRL_REAL_DATA')
@@ -230,7 +219,7 @@ def with_program(skill, text='import helper'):
 def test_a_program_of_a_stranger_runs_only_when_somebody_lets_it(skill, out):
     evals = with_program(skill)
     _, left = gradable(evals)
-    assert '--run-checks lets' in left[0] and 'check.py' in left[0] and len(left) == 2
+    assert '--run-checks lets' in left[0] and 'check.py' in left[0] and len(left) == 1
     found = grade(evals[0], out)
     assert counted(found) == (1, 1) and found['ungraded'] == ['c']
     before = sorted(p.name for p in skill.rglob('*'))
@@ -255,7 +244,7 @@ def test_another_command_asks_again(skill):
 
 def test_only_programs_that_nobody_let_run_is_an_error_with_the_flag(skill):
     e = Eval(1, 'a', '', {}, [Assertion('x', dict(command=['make', 'test']))], skill)
-    with pytest.raises(ValueError, match=r"--run-checks lets \['make test'\]"):
+    with pytest.raises(ValueError, match="--run-checks lets 'make test'"):
         gradable([e])
 
 # ---- what code checks ----
@@ -441,7 +430,7 @@ def test_without_a_judge_its_assertions_are_named_and_do_not_count(out):
 
 @real
 def test_the_sample_skill_is_read_and_graded_as_its_own_checker_does():
-    folder, = eval_folders(WILD/'skill'/'release-notes')
+    folder = WILD/'skill'/'release-notes'
     first, second = load_evals(folder)
     assert list(second.files) == ['evals/files/changes.txt'] and len(second.assertions) == 3
     runs = WILD/'skill'/'release-notes-workspace'/'iteration-1'/'eval-1'

@@ -8,8 +8,8 @@ from banks import next_id, rule_breaks, skills
 from published import PUBLISHED_BANKS, published_bank
 from skillrl.skills.bank import Mistake, quarantine, retire, Skill, SkillBank
 from skillrl.skills.skill_md import (
-    _LARGEST, from_skill_md, from_text, _layout, left_out, skill_files, slug, to_skill_md, to_text,
-    _visible_part)
+    _LARGEST, from_skill_md, from_text, _layout, skill_files, skill_folders, slug, to_skill_md,
+    to_text, _visible_part)
 
 links = pytest.mark.skipif(sys.platform == 'win32', reason='making a link needs rights on Windows')
 
@@ -322,7 +322,8 @@ def test_folders_without_skills_are_passed_over(tmp_path):
     (tmp_path/'docs').mkdir()
     (tmp_path/'README.md').write_text('hello')
     assert [o.id for o in from_skill_md(tmp_path).items()] == ['eggs']
-    with pytest.raises(ValueError, match='no folder with a SKILL.md'):
+    assert skill_folders(tmp_path) == skill_folders(tmp_path/'eggs') == [tmp_path/'eggs']
+    with pytest.raises(ValueError, match='holds no SKILL.md, nor'):
         from_skill_md(tmp_path/'docs')
     with pytest.raises(FileNotFoundError, match='no folder'):
         from_skill_md(tmp_path/'none')
@@ -540,24 +541,12 @@ def test_links_within_a_repository_are_followed_and_what_is_left_out_is_said(tmp
     if git:
         (top/'.git').mkdir()
     own = ['SKILL.md', 'more/a.md', 'own.md', 'style.md']
-    found = skill_files(skill)
+    left_out = []
+    found = skill_files(skill, left_out)
     assert list(found) == sorted(own + ['deep/b.md', 'price.md'] if git else own)
     assert found['more/a.md'].read_text() == 'skills/_shared/more/a.md'
-    out = {line.split(': ')[1].split(' ')[0] for line in left_out(skill)}
+    out = {line.split(': ')[1].split(' ')[0] for line in left_out}
     assert out == {'env', 'out.md', 'loop', 'passwd', 'hid.md'} | (set() if git else {'price.md', 'deep'})
-
-@links
-def test_texts_name_files_beside_their_skill(tmp_path):
-    top = tmp_path/'repo'
-    write(top, *SHARED, '.git/HEAD')
-    body = '[style](../_shared/style.md), ../_shared/more, ../other/SKILL.md, ../../docs/price.md ../no.md\n'
-    put(top/'skills', 'eggs', page(body=body))
-    (top/'skills'/'eggs'/'refs').mkdir()
-    (top/'skills'/'eggs'/'refs'/'a.md').write_text('../own.md ../../_shared/style.md')
-    files = skill_files(top/'skills'/'eggs')
-    assert list(files) == ['../_shared/more/a.md', '../_shared/style.md', 'SKILL.md', 'own.md', 'refs/a.md']
-    out = [line.split(' ')[1] for line in left_out(top/'skills'/'eggs')]
-    assert out == ['../../docs/price.md', '../other/SKILL.md']
 
 def test_a_link_that_git_wrote_as_a_file_is_one(tmp_path):
     write(tmp_path, 'skills/_shared/style.md')

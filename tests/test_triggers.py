@@ -197,7 +197,7 @@ def test_a_table_says_which_skill_each_query_opened(pdf, tmp_path):
     n = first['runs']
     assert first['opened'] == dict(docx=n, pdf=n) and last['opened'] == {'pdf-forms': n}
     assert read_json(proof.folder/'proof.json')['queries'][0] == first
-    assert 'docx  pdf  pdf-forms' in str(proof)
+    assert f'{n} docx, {n} pdf ' in str(proof) and f'\n{n} pdf-forms ' in str(proof)
 
 def test_precision_is_the_share_of_openings_that_are_right(pdf, tmp_path):
     plays = good() | {q['query']: dict(stream=claude([skill()])) for q in QUERIES[-2:]}
@@ -275,13 +275,10 @@ should_not_trigger_prompts:
   - prompt: "Write a letter"
 '''
 BOTH = {'Fill in the form': True, 'Write a letter': False}
-CAMEL = 'shouldTriggerPrompts: [Fill in the form]\nshouldNotTriggerPrompts: [Write a letter]'
-LISTS = '{"should_trigger": ["Fill in the form"], "should_not_trigger": ["Write a letter"]}'
 LIST = json.dumps([dict(query=q, should_trigger=s, expected_skill='x') for q, s in BOTH.items()])
 
 @pytest.mark.parametrize('name, text', [
-    ('evals/trigger_tests.yaml', WAZA), ('trigger_tests.yaml', WAZA), ('evals/trigger_tests.yml', CAMEL),
-    ('evals/triggers.json', LISTS), ('evals/trigger_eval.json', LIST),
+    ('evals/trigger_tests.yaml', WAZA), ('trigger_tests.yaml', WAZA), ('evals/trigger_eval.json', LIST),
     ('evals/eval_queries.json', f'\ufeff{LIST}')])
 def test_queries_are_found_as_people_have_them(pdf, name, text):
     (pdf/name).write_text(text, encoding='utf-8')
@@ -295,6 +292,7 @@ NO = YES.replace('true', 'false')
     (f'[{YES.replace("true", "4")}, {NO}]', 'needs queries with'), (f'[{YES}]', 'needs queries with'),
     ('[]', 'needs queries with'), (f'[{YES}, {NO}]', 'needs queries with'),
     (f'[{YES}, {NO}, {YES.replace("a", "b", 1)}]', 'needs queries with'),
+    ('[{"query": "a", "should_trigger": []}]', 'does not hold queries'),
     ('{"evals": []}', 'needs queries with'), ('4', 'does not hold queries'),
     ('["a"]', 'does not hold queries'), ('[', 'JSON')])
 def test_what_is_no_list_of_queries_is_refused_in_one_sentence(pdf, text, wrong):

@@ -65,14 +65,13 @@ def copy_files(
     keys:Collection[str]=(), # Not to be found in the copies
 )->None: # OSError if a file cannot be read or written
     "Copy `files` with their modes into `folder`"
+    secret = b'|'.join(re.escape(os.fsencode(key)) for key in keys)
     for name, path in files.items():
-        (folder/name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, folder/name)
-        data = path.read_bytes() if keys else b''
-        for key in keys:
-            data = data.replace(os.fsencode(key), b'[redacted]')
+        there = folder/name
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, there)
         if keys:
-            (folder/name).write_bytes(data)
+            there.write_bytes(re.sub(secret, b'[redacted]', path.read_bytes()))
 
 # %% ../../nbs/355_llm.command.ipynb #74de0436
 @contextmanager
@@ -92,13 +91,9 @@ _running = set() # Programs, which end with us
 
 def _end(program):
     "Kill `program` and its group, where there are groups"
-    try:
-        if hasattr(os, 'killpg'):
-            os.killpg(program.pid, signal.SIGKILL)
-        else:
-            program.kill()
-    except OSError: # It has ended
-        pass
+    with suppress(OSError, AttributeError): # It has ended, or there are none
+        os.killpg(program.pid, signal.SIGKILL)
+    program.kill()
     program.wait()
     _running.discard(program)
 
@@ -198,26 +193,22 @@ def _needed(command, private):
     found = [Path(os.path.abspath(p)) for path in files for p in _beside(path, private) if p.exists()]
     return {q for p in found for q in (p, p.resolve())}
 
-def _layers(box):
-    "Path → is it shown, where that differs from what is around it; sorted"
-    private, layers = _private(box.hide), {}
-    for path in sorted(private | _needed(box.command, private)):
-        around = [layers[p] for p in path.parents if p in layers]
-        if (path not in private) != [*around, True][0]:
-            layers[path] = path not in private
-    return layers
-
 # %% ../../nbs/355_llm.command.ipynb #5bb77c24
 _WALLS = """--ro-bind / / --dev /dev --proc /proc --unshare-pid --unshare-ipc --unshare-uts
 --unshare-cgroup-try --cap-drop ALL --die-with-parent""".split()
 
 def _mounts(box):
     "The arguments of `bwrap` that say what is where, a later one over those before"
-    for path, is_shown in _layers(box).items():
-        if path.is_dir() and not is_shown:
+    private, shown = _private(box.hide), {}
+    for path in sorted(private | _needed(box.command, private)):
+        around = next((shown[p] for p in path.parents if p in shown), True)
+        shown[path] = path not in private
+        if shown[path] == around:
+            continue
+        if path in private and path.is_dir():
             yield '--tmpfs', path
         else:
-            yield '--ro-bind', path if is_shown else os.devnull, path
+            yield '--ro-bind', path if shown[path] else os.devnull, path
     resolver = Path('/etc/resolv.conf').resolve()
     if box.network and Path('/run') in resolver.parents:
         yield '--ro-bind', resolver, resolver
@@ -230,7 +221,8 @@ def _confined(line, folder, box):
     "The command that runs `line` as `box` says, or `line` where no sandbox is used"
     program, _ = _bwrap()
     if use_sandbox():
-        _guard()
+        with suppress(OSError, AttributeError, TypeError): # Our variables are for root alone
+            ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) # PR_SET_DUMPABLE
         return line
     mounts = [str(word) for mount in _mounts(box) for word in mount]
     walls = _WALLS if box.network else [*_WALLS, '--unshare-net']
@@ -268,12 +260,6 @@ def use_sandbox(
     if why and _choice['sandbox'] == 'on':
         raise ValueError(told.replace('ran', 'would run'))
     return told if why else ''
-
-@cache
-def _guard():
-    "Show our variables to root alone, where the system can"
-    with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) # PR_SET_DUMPABLE
 
 # %% ../../nbs/355_llm.command.ipynb #6dc9eb99
 def run_program(

@@ -8,12 +8,13 @@ __all__ = ['AGENTS', 'AgentRun', 'from_elsewhere', 'Agent', 'find_agent', 'agent
 
 # %% ../../nbs/638_proof.agents.ipynb #7fa4e2ea
 import hmac, os, re, shlex, shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic
+from ..core.agent_sessions import shell_command
 from ..core.secrets import redact, without_secrets
 from ..core.store import JsonlLog, atomic_folder, atomic_write, read_json, to_json, write_json
 from ..core.tables import clip
@@ -65,38 +66,20 @@ def from_elsewhere(
 # %% ../../nbs/638_proof.agents.ipynb #b60aaa1d
 _READERS = set('cat head tail less more bat nl tac sed awk strings'.split())
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1.*?(?:\n\s*\2\b|$)", re.S)
+_COMMAND = re.compile(r"""(?:[^;&|()\n"']|"[^"]*"|'[^']*'|["'])+""")
+_WRITTEN_TO = re.compile(r"""\d?>+\s*\S*|["']""") # And quotation marks
 
-def _words(command):
-    "The words of a shell command, with what stands between two commands"
-    text = _HEREDOC.sub('', command).replace('\n', ' ; ')
-    try:
-        words = shlex.shlex(text, posix=True, punctuation_chars=True)
-        words.whitespace_split = True
-        return list(words)
-    except ValueError: # A quotation does not end
-        return text.split()
-
-# %% ../../nbs/638_proof.agents.ipynb #05d72d45
-def _paths_read(command:str)->Iterator[str]:
+def _paths_read(text):
     "Paths of the files that a shell command reads with a program for that"
-    program = place = ''
-    writes = False
-    for word in _words(command):
-        if not word.strip(';&|()<>'):
-            writes = '>' in word
-            program = program if set(word) & set('<>') else ''
-        elif not program:
-            program = '' if '=' in word else Path(word).name
-        elif program in ('bash', 'sh', 'zsh'):
-            yield from _paths_read(word)
-        elif program == 'cd':
-            place = os.path.join(place, word)
-        elif program == 'sed' and word.startswith('-i'):
-            program = 'an editor'
-        elif program in _READERS and not writes:
-            yield os.path.join(place, word)
-        if word.strip('<>'):
-            writes = False
+    place = ''
+    for command in _COMMAND.findall(_HEREDOC.sub('', text)):
+        words = [w for w in _WRITTEN_TO.sub('', command).split() if '=' not in w]
+        program, *rest = words or ['']
+        edits = program == 'sed' and any(word.startswith('-i') for word in rest)
+        if program == 'cd':
+            place = os.path.join(place, *rest[:1])
+        if Path(program).name in _READERS and not edits:
+            yield from (os.path.join(place, word) for word in rest)
 
 # %% ../../nbs/638_proof.agents.ipynb #9daf150c
 _INSTALLED = re.compile(r'(?:^|/)(?:\.\w+|opencode)/skills/([^/]+)/SKILL\.md$')
@@ -105,14 +88,11 @@ def _opened(calls):
     "Names of the skills that the `calls`, pairs of a tool and what it was given, have opened"
     for tool, given in calls:
         given = given if isinstance(given, dict) else dict(command=given)
-        values = [v if isinstance(v, str) else shlex.join(map(str, v)) for v in given.values()
-                  if isinstance(v, (str, list))]
+        paths = [value for value in given.values() if isinstance(value, str)]
         if tool.lower() in ('skill', 'activate_skill'):
-            yield from (name.rpartition(':')[2] for name in values[:1])
-            continue
-        paths = values if 'read' in tool.lower() else []
-        if 'command' in given or 'cmd' in given:
-            paths = [path for text in values for path in _paths_read(text)]
+            yield from (name.rpartition(':')[2] for name in paths[:1])
+        if 'read' not in tool.lower():
+            paths = _paths_read(shell_command(given))
         yield from (m[1] for m in map(_INSTALLED.search, paths) if m)
 
 # %% ../../nbs/638_proof.agents.ipynb #cb5dc14f
@@ -249,7 +229,8 @@ def find_agent(
         return Agent('chat', chat=chat)
     if shutil.which(first) is None:
         raise ValueError(f'there is no {first!r}: name {", ".join(AGENTS)}, chat with a model, or a command')
-    words = [os.path.abspath(w) if {*w} & {*'./'} and os.path.isfile(w) else w for w in shlex.split(text)]
+    words = [os.path.abspath(w) if re.search('[./]', w) and os.path.isfile(w) else w
+             for w in shlex.split(text)]
     return Agent(Path(first).stem, shlex.join(words), skills='.agents/skills') # It works in another folder
 
 # %% ../../nbs/638_proof.agents.ipynb #01310567
@@ -280,13 +261,14 @@ def _environment(agent, home):
         mine = (Path.home()/path).resolve()
         if mine.is_file():
             (home/path).parent.mkdir(parents=True, exist_ok=True)
-            told += _text(mine)
-            secret = redact(_text(mine)) != _text(mine) or re.search('auth|cred', path)
-            if secret and not use_sandbox(): # Nothing of it is written, and nothing can write it
-                logins[home/path] = mine
-                continue
-            give = os.symlink if re.search('auth|cred', path) else shutil.copyfile
-            give(mine, home/path)
+            text, is_login = _text(mine), re.search('auth|cred', path)
+            told += text
+            if not use_sandbox() and (is_login or redact(text) != text):
+                logins[home/path] = mine # Nothing of it is written, and nothing can write it
+            elif is_login:
+                os.symlink(mine, home/path)
+            else:
+                shutil.copyfile(mine, home/path)
     named = {*re.findall('[A-Z][A-Z0-9_]{2,}', told)} & os.environ.keys() - safe_env({}).keys()
     keys = agent.keys or ('(?!)' if named else _EVERY)
     given = {k: v for k, v in os.environ.items() if k in named or re.match(f'{_PASSED}|{keys}', k)}
@@ -298,11 +280,14 @@ def _environment(agent, home):
 def _filled(command, values):
     "The arguments in `command`, with `values` in the places that have their names"
     named = [c for c in shlex.split(command) if values['model'] or '{model}' not in c]
-    def value(m:re.Match)->str:
-        return str(values.get(m[1], m[0]))
-    return [re.sub(r'\{(\w+)\}', value, part) for part in named]
+    return [re.sub(r'\{(\w+)\}', lambda m: str(values.get(m[1], m[0])), part) for part in named]
 
 # %% ../../nbs/638_proof.agents.ipynb #7d76feaa
+def _shown(skill):
+    "Path → file of what agents may see of the skill in a folder"
+    unseen = 'evals', '.git', 'proof.json'
+    return {k: path for k, path in skill_files(skill).items() if Path(k).parts[0] not in unseen}
+
 def _in_prompt(skill):
     "The skill in the folder `skill` as text"
     text = _text(skill/'SKILL.md').strip()
@@ -310,18 +295,14 @@ def _in_prompt(skill):
 
 def _lay_out(agent, root, prompt, files, skill):
     "Make the folders of a run in `root`; what its command may name"
-    work = root/'work'
-    work.mkdir()
-    home = root/'home'
-    (home/'tmp').mkdir(parents=True)
+    work, home = root/'work', root/'home'
+    for folder in (work, home/'tmp'):
+        folder.mkdir(parents=True)
     copy_files(files, work)
     there = ''
     if skill:
         there = home/(agent.skills or 'skills')/skill.name
-        unseen = 'evals', '.git', 'proof.json'
-        shown = {k: p for k, p in skill_files(skill).items()
-             if Path(k).parts[0] not in unseen}
-        copy_files(shown, there)
+        copy_files(_shown(skill), there)
         if not agent.skills:
             prompt = f'{_in_prompt(skill)}\nThe files of this skill are in {there}.\n\n{prompt}'
     (root/'task.md').write_text(prompt, encoding='utf-8')
@@ -371,14 +352,14 @@ def _worked(agent, values, timeout, kept):
         done = run_program(line, values['folder'], env, timeout, 16_000_000, stdin, box)
     except OSError as e:
         done = Ended(127, '', str(e))
+    done = Ended(done.code, redact(done.out, keys), redact(done.err, keys))
     stdout = session = kept/'stdout.txt'
-    stdout.write_text(redact(done.out, keys), encoding='utf-8')
+    stdout.write_text(done.out, encoding='utf-8')
     logs = sorted(values['home'].glob(agent.log or '-'))
     for path in [p for p in logs if p.is_file() and p.stat().st_size < 100_000_000][:1]:
         session = kept/f'session{path.suffix}'
         session.write_text(redact(_text(path), keys), encoding='utf-8')
     run = _settled(_read(agent, stdout, session), done, agent.name, timeout)
-    run.error, run.failure = (redact(text, keys) for text in (run.error, run.failure))
     try:
         _keep(values['folder'], kept, keys)
     except (OSError, MemoryError) as e:
@@ -394,8 +375,8 @@ def _asked(chat, prompt, files, skill, name):
     try:
         reply = chat.replies([messages], [name])[0]
     except Outage as e:
-        why = dict(error=str(e)) if from_elsewhere(str(e)) else dict(failure=str(e))
-        return AgentRun(**why)
+        why = str(e)
+        return AgentRun(error=why) if from_elsewhere(why) else AgentRun(failure=why)
     paid = AgentRun() if reply.cached else AgentRun(tokens=reply.tokens, written=reply.completion_tokens)
     return replace(paid, text=reply.text, failure='' if reply.ok else reply.error)
 
@@ -422,7 +403,7 @@ def signed(
 )->dict: # With `signature`
     "`row`, signed by this machine"
     place = re.search(r'[^/]*/iteration-\d+/.*|[^/]*$', Path(file).absolute().as_posix())[0]
-    text = to_json([place, {k: v for k, v in row.items() if k != 'signature'}])
+    text = to_json([place, row])
     return row | dict(signature=hmac.new(_machine_key(), text.encode(), 'sha256').hexdigest())
 
 def unsigned(
@@ -432,18 +413,14 @@ def unsigned(
     "`row` if it is to be believed"
     with suppress(TypeError, AttributeError):
         signature = row.pop('signature', '')
-        if hmac.compare_digest(signed(row, file)['signature'], signature):
-            return row
-    return None
+        return row if hmac.compare_digest(signed(row, file)['signature'], signature) else None
 
 def read_signed(
     file:Path,
 )->dict|None: # None too for one that is not there or is damaged
     "What this machine has written to `file`"
     with suppress(OSError, ValueError):
-        if file.is_file() and file.stat().st_size < _MOST:
-            return unsigned(read_json(file), file)
-    return None
+        return unsigned(read_json(file), file)
 
 # %% ../../nbs/638_proof.agents.ipynb #985c9d7b
 def run_agent(

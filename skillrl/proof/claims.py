@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections import namedtuple
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 import numpy as np
@@ -84,18 +84,14 @@ def _levels(rounds, alpha, first=1):
 
 # %% ../../nbs/645_proof.claims.ipynb #bc02cc44
 _ERRORS = np.geomspace(1e-7, .5, 2000).tolist()
-_ERRORS.append(1.)
 
 def _sequential(plan, ps, first=1):
     "After each round: the least error of a plan for which one of the looks so far would have been enough"
-    def enough(alpha:float)->bool:
-        levels = _levels(plan.rounds, alpha, first)
-        return alpha == 1 or any(p <= level for p, level in zip(so_far, levels))
-    least = []
-    for k in range(1, len(ps) + 1):
-        so_far = ps[:k]
-        least.append(_ERRORS[bisect_left(_ERRORS, True, key=enough)])
-    return np.array(least)
+    least = [1.]
+    for k, p in enumerate(ps):
+        place = bisect_left(_ERRORS, p, key=lambda alpha: _levels(plan.rounds, alpha, first)[k])
+        least.append(min([least[-1], *_ERRORS[place:place + 1]]))
+    return np.array(least[1:])
 
 # %% ../../nbs/645_proof.claims.ipynb #5aed6ed5
 _FEWEST = 6 # Evals: the least p of five is above .025
@@ -139,9 +135,9 @@ class _Runs:
         pairs = _pairs(self.gains[:k])
         if min(pairs[pairs > 0], default=0) < _AGREE:
             return False
-        arms = [self.gains[:k], self.without[:k]]
-        ranges = [np.fmax.reduce(scores) - np.fmin.reduce(scores) for scores in arms]
-        return not (np.array(ranges) > _TIE).any()
+        arms = np.stack([self.gains[:k], self.without[:k]])
+        ranges = np.fmax.reduce(arms, 1) - np.fmin.reduce(arms, 1)
+        return not (ranges > _TIE).any()
 
 # %% ../../nbs/645_proof.claims.ipynb #d8897c0b
 _BETS = 24
@@ -209,27 +205,24 @@ def _is_hopeless(plan, gains):
     return max(_hope(plan, values, t, side) for side in _sides(plan)) < _HOPE
 
 # %% ../../nbs/645_proof.claims.ipynb #6afe2a36
-def _effect(plan, runs):
-    "The effect on these evals so far, with its interval"
-    rounds = len(runs.gains)
-    level = _levels(plan.rounds, plan.alpha/2)[rounds - 1]
-    values, least = _pooled(runs.until(rounds))
-    low = lower_bound(values, level, least)
-    high = -lower_bound([-value for value in values], level, least)
-    return Rate(average(values), max(-1., low), min(1., high), len(values))
-
-def _effect_like(plan, runs, effect):
-    "The same on evals like these: no choice of evals is ruled out that is as likely as the level"
-    rounds = len(runs.gains)
-    level = _levels(plan.rounds, plan.alpha/2)[rounds - 1]
-    means = _eval_means(runs.until(rounds))
+def _bounds(plan, gains, level):
+    "What the effect is not below, on these evals and on evals like these"
+    values, least = _pooled(gains)
+    own = max(-1., lower_bound(values, level, least))
+    means = _eval_means(gains)
     chosen = _choices(len(means), plan.seed)[:, 1:]
     others = means @ chosen/np.maximum(1, chosen.sum(0))
-    low = np.quantile([-1., *others], level, method='lower')
-    high = np.quantile([1., *others], 1 - level, method='higher')
-    low = min(effect.low, float(low))
-    high = max(effect.high, float(high))
-    return replace(effect, low=low, high=high)
+    like = np.quantile([-1., *others], level, method='lower')
+    return own, min(own, float(like))
+
+def _effects(plan, runs):
+    "The effect so far with its interval, on these evals and on evals like these"
+    rounds = len(runs.gains)
+    gains = runs.until(rounds)
+    level = _levels(plan.rounds, plan.alpha/2)[rounds - 1]
+    values, _ = _pooled(gains)
+    ends = zip(_bounds(plan, gains, level), _bounds(plan, -gains, level))
+    return [Rate(average(values), low, -high, len(values)) for low, high in ends]
 
 # %% ../../nbs/645_proof.claims.ipynb #3c1fe756
 @dataclass
@@ -294,17 +287,12 @@ def _stop(plan, runs, settled):
     return 0, ''
 
 # %% ../../nbs/645_proof.claims.ipynb #6f51a30e
-def _checked(plan, gains):
-    "`gains` as numbers, shape (rounds, evals); ValueError where they do not fit the plan"
+def _as_runs(plan, gains, without=None, earlier=()):
+    "What was run, as numbers; ValueError where gains do not fit the plan"
     gains = np.asarray(gains, float)
     if gains.ndim != 2 or not gains.size or len(gains) > plan.rounds:
         raise ValueError(f'gains have the shape {gains.shape}: '
                          f'give 1 to {plan.rounds} rounds of one eval or more')
-    return gains
-
-def _as_runs(plan, gains, without, earlier):
-    "What was run, checked"
-    gains = _checked(plan, gains)
     if without is None:
         without = np.arange(len(gains))[:, None] + 0*gains # Never the same twice
     without = np.asarray(without, float).reshape(gains.shape)
@@ -321,8 +309,7 @@ def analyse(
     "The claims after some rounds, and whether the plan stops"
     runs = _as_runs(plan, gains, without, earlier)
     rounds, evals = runs.gains.shape
-    effect = _effect(plan, runs)
-    others = _effect_like(plan, runs, effect)
+    effect, others = _effects(plan, runs)
     these, like = _chances(plan, runs)
     claims, decisive = [_claim(plan, runs, these, 'on these evals', effect)], these
     if evals >= _FEWEST or runs.agree(rounds):
@@ -356,7 +343,7 @@ def runs_needed(
     effects:Sequence[float]=(.1, .2, .3), # Above 0
 )->list[dict]: # `effect`, `rounds` of these evals, `evals` for both claims; ValueError where gains do not fit
     "How many rounds or evals would find each of `effects` four times in five"
-    gains, needs = _checked(plan, gains), []
+    gains, needs = _as_runs(plan, gains).gains, []
     within, between = _spread(gains)
     level = _levels(plan.rounds, plan.alpha/2)[-1]
     a_round = max(1, _pairs(gains).sum())/len(gains) # Pairs

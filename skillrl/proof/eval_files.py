@@ -6,7 +6,7 @@
 __all__ = ['UNREADY', 'Assertion', 'Eval', 'load_evals', 'draft_evals']
 
 # %% ../../nbs/640_proof.eval_files.ipynb #90b28b48
-import json, re
+import json, posixpath, re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from ..core.formats import read_records
 from ..core.store import atomic_write, data_path, read_json, require_file, write_json
 from ..core.trajectory import assert_object
 from ..llm.chat import Chat
-from ..llm.checks import first_of, harbor_check, require_check, typed_check
+from ..llm.checks import harbor_check, require_check
 from ..llm.json_reply import json_items
 from ..llm.reply import mend_unicode
 from ..skills.guard import as_data
 from ..skills.questions import text_field
-from ..skills.skill_md import skill_files, split_text, yaml_map
+from ..skills.skill_md import skill_files, split_text
 
 # %% ../../nbs/640_proof.eval_files.ipynb #82df0725
 @dataclass
@@ -42,38 +42,34 @@ class Eval:
     assertions:list # Of `Assertion`
     folder:Path     # That its files, and the programs of its checks, come from
 
+# %% ../../nbs/640_proof.eval_files.ipynb #c727df95
+_names = read_json(data_path('evals.json'))
+_SPELLED = _names['fields']
+
+def _first(d, names):
+    "What stands under the first of `names` that `d` has; None if there is none"
+    return next((d[name] for name in names.split() if d.get(name) is not None), None)
+
 # %% ../../nbs/640_proof.eval_files.ipynb #5f001328
-def _path(name):
-    "`name` as a path from a folder; ValueError if it leads elsewhere"
-    part = Path(str(name))
-    if part.is_absolute() or '..' in part.parts or not part.parts or not isinstance(name, str):
-        raise ValueError(f'`files`: {name!r} is no file in the skill: give the path of one, as seen from it')
-    return part.as_posix()
-
-def _inside(there, name):
-    "Path below `name` → file of those in the skill `there`; ValueError if it has none"
-    for key in (_path(name), f'evals/{_path(name)}'):
-        found = {k.removeprefix(key): p for k, p in there.items() if f'{k}/'.startswith(f'{key}/')}
-        if found:
-            return found
-    raise ValueError(f'`files`: {name!r} is no file in the skill: give the path of one, as seen from it')
-
 _kept = TemporaryDirectory(prefix='skillrl-') # Texts that stand in evals, as files
 
-def _files(there, entry):
-    "Path in the run's folder → file of what `files` means by `entry`; `there` are those of the skill"
+def _files(folder, entry):
+    "Path in the run's folder → file of what `files` of an eval in `folder` means by `entry`"
     d = entry if isinstance(entry, dict) else dict(path=entry)
-    text = first_of(d, 'content contents text')
-    name = _path(first_of(d, 'path name filename target dest'))
+    name = posixpath.normpath(str(_first(d, 'path name filename target dest') or '.'))
+    text = _first(d, 'content contents text')
+    files = {}
     if isinstance(text, str):
         data = text.encode(errors='replace')
-        return {name: atomic_write(Path(_kept.name)/sha256(data).hexdigest(), data)}
-    found = _inside(there, first_of(d, 'source src from') or name)
-    return {f'{name}{below}': p for below, p in found.items()}
+        files = {name: atomic_write(Path(_kept.name)/sha256(data).hexdigest(), data)}
+    for key in (name, f'evals/{name}'):
+        below = {k: p for k, p in skill_files(folder).items() if f'{k}/'.startswith(f'{key}/')}
+        files = files or {f'{name}{k.removeprefix(key)}': p for k, p in below.items()}
+    if not files or re.match(r'/|\.\.?(/|$)', name):
+        raise ValueError(f'`files`: {entry!r:.200} is no file in the skill: name one, as seen from it')
+    return files
 
 # %% ../../nbs/640_proof.eval_files.ipynb #9f0cc1a1
-_SPELLED = read_json(data_path('evals.json'))['fields']
-
 def _require_spelling(d, *kinds):
     "ValueError if a field of `d` is nearly one that is read"
     known = ' '.join(_SPELLED[kind] for kind in kinds).split()
@@ -83,77 +79,74 @@ def _require_spelling(d, *kinds):
             raise ValueError(f'`{k}` is not read: did you mean `{near[0]}`?')
 
 # %% ../../nbs/640_proof.eval_files.ipynb #9942ce93
-def _check_of(d):
-    "How code checks the assertion `d`; None leaves it to a judge"
-    command = first_of(d, 'command cmd')
-    if isinstance(d.get('check'), dict):
-        return d['check']
-    if command and '{' not in re.sub('{(skill|tmp)}', '', str(command)):
-        return dict(command=command if isinstance(command, list) else ['bash', '-c', str(command)])
-    return typed_check({k: v for k, v in d.items() if k != 'check'})
+def _typed(d):
+    "The checks that an assertion with a type means, none where code cannot tell"
+    words = re.findall('[A-Za-z][a-z]*', str(d.get('type', '')))
+    means = {meaning for word in words for meaning in _names['words'].get(word.lower(), '?').split()}
+    path, value = str(_first(d, _names['path']) or ''), _first(d, _names['value'])
+    values = [str(v) for v in (value if isinstance(value, list) else [value]) if v not in (None, '')]
+    is_wanted = 'not' not in means
+    if '?' in means:
+        return []
+    if 'exists' in means:
+        return [dict(file=name, exists=is_wanted) for name in ([path] if path else values)]
+    patterns = values if 'matches' in means else map(re.escape, values)
+    flags, times = '(?i)' if 'loose' in means else '', {} if is_wanted else dict(times=0)
+    return [dict(file=path or '*', matches=flags + p, **times)
+            for p in patterns if means & {'matches', 'contains'}]
 
-def _assertion(said):
-    "The `Assertion` in a text or an object"
+# %% ../../nbs/640_proof.eval_files.ipynb #e94c95b0
+def _stated(said):
+    "The assertions in a text or an object"
     d = dict(text=said) if isinstance(said, str) else said
     assert_object(d, 'assertion')
-    d = d | d['config'] if isinstance(d.get('config'), dict) else d
     _require_spelling(d, 'text', 'typed')
-    check = _check_of(d)
-    if check is not None:
+    checks = [d['check']] if isinstance(d.get('check'), dict) else _typed(d)
+    for check in checks:
         require_check(check)
     texts = {k: v for k, v in d.items() if isinstance(v, str) and v.strip()}
-    names = _SPELLED['text'] if check else f'{_SPELLED["text"]} value type'
-    text = first_of(texts, names) or ', '.join(f'{k} {v}' for k, v in d.items())
+    text = _first(texts, _SPELLED['text']) or ', '.join(f'{k} {v}' for k, v in d.items())
     if texts.get('check', text) != text:
         text = f'{text}: {texts["check"]}'
-    return Assertion(text_field(dict(text=text), 'text', 2000), check)
+    return [Assertion(text_field(dict(text=text), 'text', 2000), check) for check in checks or [None]]
 
 # %% ../../nbs/640_proof.eval_files.ipynb #c44e7add
 def _listed(d, kind)->Iterator:
     "What the lists of `d` hold that mean `kind`, those that are there"
     for name in _SPELLED[kind].split():
-        found = d.get(name)
-        if isinstance(found, str) and name not in ('assertions', 'files'):
-            found = [found]
-        if not isinstance(found, list|None):
+        listed = [d[name]] if isinstance(d.get(name), str) else d.get(name) or []
+        if not isinstance(listed, list):
             raise ValueError(f'`{name}` should be a list')
-        yield from found or []
+        yield from listed
 
-# %% ../../nbs/640_proof.eval_files.ipynb #3ea9487c
 def _assertions(d, expected):
     "All that is to be said of what the eval `d` leaves, each text once"
-    typed = [dict(type=k, value=v) for k, v in (expected if isinstance(expected, dict) else d).items()]
-    said = [*_listed(d, 'assertions'), *filter(typed_check, typed)]
-    said += expected if isinstance(expected, list) else []
-    if isinstance(expected, str) and expected.strip() and not said:
-        said = [f'What came out is this: {expected}'[:2000]]
+    said = [*_listed(d, 'assertions')] or [f'What came out is this: {expected}'[:2000]]*bool(expected)
     found = {}
-    for one in map(_assertion, said):
+    for one in (a for d in said for a in _stated(d)):
         before = found.get(one.text)
         if before and before.check not in (None, one.check):
             one.text = f'{one.text}: {json.dumps(one.check)}'[:2000]
         found[one.text] = one
     return list(found.values())
 
-# %% ../../nbs/640_proof.eval_files.ipynb #e0c855b1
+# %% ../../nbs/640_proof.eval_files.ipynb #3ea9487c
 def _eval(folder, d, n=0):
     "The eval in the object `d`, the `n`th; ValueError names a field"
     assert_object(d, 'eval')
     d = json.loads(mend_unicode(json.dumps(d, ensure_ascii=False)))
-    for part in ('input', 'inputs', 'setup'):
-        if isinstance(d.get(part), dict):
-            d |= d.pop(part)
     _require_spelling(d, 'prompt', 'expected', 'assertions', 'files')
-    prompt, expected = (first_of(d, _SPELLED[kind]) for kind in ('prompt', 'expected'))
+    prompt, expected = (_first(d, _SPELLED[kind]) for kind in ('prompt', 'expected'))
     prompt = text_field({} if prompt is None else dict(prompt=prompt), 'prompt', 100_000)
     id = n if d.get('id') is None else d['id']
     name = re.sub(r'[^\w.-]+', '-', str(id)).strip('.-')[:64] # It names a folder
     if type(id) not in (int, str) or not name:
         raise ValueError(f'`id` is {id!r}: give a number, or a text with a letter or a digit')
-    there = skill_files(folder) if first_of(d, _SPELLED['files']) else {}
-    files = dict(pair for entry in _listed(d, 'files') for pair in _files(there, entry).items())
-    words = expected[:100_000] if isinstance(expected, str) else ''
-    return Eval(id if type(id) is int else name, prompt, words, files, _assertions(d, expected), folder)
+    files = dict(pair for entry in _listed(d, 'files') for pair in _files(folder, entry).items())
+    words, assertions = str(expected or '')[:100_000], _assertions(d, expected)
+    if 'should_trigger' in d and not assertions:
+        raise ValueError('`should_trigger` makes this a query: give the file to --triggers')
+    return Eval(id if type(id) is int else name, prompt, words, files, assertions, folder)
 
 # %% ../../nbs/640_proof.eval_files.ipynb #4262cdbb
 def _task(path):
@@ -169,50 +162,36 @@ def _records(path, folder):
         return [*map(_task, sorted([*path.glob('instruction.md'), *path.glob('*/instruction.md')]))]
     if path.suffix == '.jsonl':
         return [(folder, d) for _, d in read_records(path)]
-    found = yaml_map(path.read_text('utf-8-sig')) if path.suffix in ('.yaml', '.yml') else read_json(path)
-    if isinstance(found, dict):
-        _require_spelling(found, 'evals')
-        found = first_of(found, _SPELLED['evals'])
-    if not isinstance(found, list):
+    evals = read_json(path)
+    if isinstance(evals, dict):
+        evals = _first(evals, _SPELLED['evals'])
+    if not isinstance(evals, list):
         raise ValueError(f'{path} should be a list of evals, or an object with such a list as `evals`')
-    return [(folder, d) for d in found]
+    return [(folder, d) for d in evals]
 
 # %% ../../nbs/640_proof.eval_files.ipynb #d494ca01
-def _evals_file(folder):
-    "The evals that come with the skill in `folder`; OSError if there are none"
-    found = sorted((folder/'evals').glob('evals.*'))
-    if not found:
-        raise FileNotFoundError(f'there is no {folder/"evals"/"evals.json"}: write evals, or begin with '
-                                f'skillrl prove {folder} --init')
-    return found[0]
-
-# %% ../../nbs/640_proof.eval_files.ipynb #7775f459
 def load_evals(
     skill:str|Path,          # Its folder
-    file:str|Path|None=None, # JSON, JSON lines, YAML or a folder of Harbor tasks; None for `evals/evals.json`
-)->list[Eval]: # ValueError, in one sentence, names file, eval and field; OSError without a file
+    file:str|Path|None=None, # JSON, JSON lines or a folder of Harbor tasks; None for `evals/evals.json`
+)->list[Eval]: # ValueError, in one sentence, names file, eval and field; FileNotFoundError
     "What `skill` is tried on"
-    folder = Path(skill).resolve()
+    folder, evals = Path(skill).resolve(), {}
+    path = Path(file or folder/'evals'/'evals.json')
     if 'SKILL.md' not in skill_files(folder):
         raise ValueError(f'{folder} holds no SKILL.md of its own: name the folder of a skill')
-    path = Path(file) if file else _evals_file(folder)
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise ValueError(f'{path} is no ordinary file: put a copy of the evals there')
-    try:
-        evals, records = {}, _records(path, folder)
-    except ValueError as e:
-        raise ValueError(str(e) if str(path) in str(e) else f'{path}: {e}') from None
+    if not path.exists():
+        how = f'write evals, or begin with skillrl prove {folder} --init'
+        raise FileNotFoundError(f'there is no {path}: {how}')
+    records = _records(path, folder)
     for n, (place, d) in enumerate(records, 1):
         try:
-            found = _eval(place, d, n)
-            if evals.setdefault(str(found.id), found) is not found:
-                raise ValueError(f'`id` is {found.id!r}, as in an eval before: give each its own')
-        except ValueError as e:
-            raise ValueError(f'{path}, eval {n} of {len(records)}: {e}') from None
+            e = _eval(place, d, n)
+            if evals.setdefault(str(e.id), e) is not e:
+                raise ValueError(f'`id` is {e.id!r}, as in an eval before: give each its own')
+        except ValueError as why:
+            raise ValueError(f'{path}, eval {n} of {len(records)}: {why}') from None
     if not evals:
         raise ValueError(f'{path} holds no evals: write some, with `id`, `prompt` and `assertions`')
-    if all('should_trigger' in d for _, d in records) and not any(e.assertions for e in evals.values()):
-        raise ValueError(f'{path} is a set of queries with `should_trigger`: give it to --triggers')
     return list(evals.values())
 
 # %% ../../nbs/640_proof.eval_files.ipynb #c0901767
@@ -239,8 +218,8 @@ def _template(text):
 # %% ../../nbs/640_proof.eval_files.ipynb #cc1e8d1a
 def _drafted(folder, text, chat):
     "Evals that `chat` writes, those that load and run no program; ValueError if there is none"
-    asked = dict(system=_DRAFT, user=as_data(text, 50_000))
-    reply = chat.reply([dict(role=role, content=words) for role, words in asked.items()])
+    asked = as_data(text, 50_000)
+    reply = chat.reply([dict(role='system', content=_DRAFT), dict(role='user', content=asked)])
     kept = []
     for d in json_items(reply.text):
         with suppress(ValueError):
@@ -259,9 +238,9 @@ def draft_evals(
 )->Path: # The new file; FileExistsError if there are evals, ValueError if none are to be had
     "Begin `evals/evals.json` of `skill`"
     folder = Path(skill).resolve()
-    there = sorted((folder/'evals').glob('evals.*'))
-    if there:
-        raise FileExistsError(f'{there[0]} is there already: edit it, or move it away')
+    path = folder/'evals'/'evals.json'
+    if path.exists():
+        raise FileExistsError(f'{path} is there already: edit it, or move it away')
     text = (folder/'SKILL.md').read_text('utf-8-sig')
     found = dict(evals=_drafted(folder, text, chat)) if chat else dict(how_to=_HOW, evals=_template(text))
-    return write_json(folder/'evals'/'evals.json', dict(skill_name=folder.name) | found)
+    return write_json(path, dict(skill_name=folder.name) | found)

@@ -15,10 +15,10 @@ from ..llm.chat import Chat
 from ..llm.reply import RunStopped
 from .agents import Agent
 from .claims import holm
-from .evals import allow_checks, eval_folders, gradable, load_evals
-from .prove import Proof, prove, was_cut
+from .evals import allow_checks, gradable, load_evals, skill_names
+from .prove import _cost, Proof, prove, was_cut
 from .runs import ProofConfig
-from ..skills.skill_md import skill_files
+from ..skills.skill_md import skill_files, skill_folders
 
 # %% ../../nbs/652_proof.family.ipynb #4dac7aab
 @dataclass
@@ -48,12 +48,7 @@ def find_members(
     against:str|Path|None=None, # What all are compared with, instead of no skill
 )->list[Member]: # Sorted by name; ValueError if there is none
     "The skills in `path`, none of which was looked at yet"
-    top = Path(path).resolve()
-    own = (top/'SKILL.md').exists()
-    found = [top] if own else sorted(p.parent for p in top.glob('[!.]*/SKILL.md'))
-    if not found:
-        raise ValueError(f'{path} holds no SKILL.md, nor does a folder in it: name the folder of a skill')
-    return [Member(p, against, str(against or 'no skill')) for p in found]
+    return [Member(p, against, str(against or 'no skill')) for p in skill_folders(path)]
 
 # %% ../../nbs/652_proof.family.ipynb #60309a6b
 _ERRORS = OSError, ValueError, RuntimeError, ArithmeticError
@@ -67,7 +62,7 @@ def examine_members(
     "Note of each of `members` what keeps it from being proved"
     for m in members:
         try:
-            eval_folders(m.folder)
+            skill_names(m.folder)
             cases = load_evals(m.folder, evals)
             if run_checks:
                 allow_checks(cases)
@@ -125,15 +120,12 @@ def _row(m):
     if m.proof is None:
         return [m.folder.name, m.verdict, '', '', '', '', m.error or '']
     facts = m.proof.facts
-    paid, arms = facts['spent'], facts['losses'].values()
+    arms = facts['losses'].values()
     these, like = [*map(_told, m.proof.analysis.claims), ''][:2]
     lost = ', '.join(f'{arm["lost"] + arm["failed"]} of {arm["tries"]}' for arm in arms)
-    cost = f'{paid["max_usd"]:,.2f} USD'
-    if paid['unpriced'] or not paid['max_tokens']:
-        cost = 'cost unknown'
     early = f', ended early: {facts["limit"]}' if facts['limit'] else ''
     which = f'no. {m.proof.folder.name.rpartition("-")[2]}, against {m.versus}{early}'
-    return [m.folder.name, m.verdict, these, like, lost, f'{paid["max_runs"]} runs, {cost}', which]
+    return [m.folder.name, m.verdict, these, like, lost, _cost(facts['spent']), which]
 
 def members_table(members:Sequence[Member])->Table:
     "What became of each of `members`"
@@ -149,7 +141,7 @@ def exit_code(members:Sequence[Member])->int: # 0 all help, 1 not shown, 2 one h
     return max(codes, default=3 if members else 0)
 
 # %% ../../nbs/652_proof.family.ipynb #08f081c5
-def _git(top, why, *words, **env):
+def _git(top, *words, why='git cannot tell what has changed', **env):
     "What git prints; ValueError, which says `why`, if it fails"
     line = ['git', '-C', top, '-c', f'core.hooksPath={os.devnull}', '-c', 'core.fsmonitor=false', *words]
     done = subprocess.run(line, env=os.environ | env, stdin=subprocess.DEVNULL, capture_output=True)
@@ -159,17 +151,16 @@ def _git(top, why, *words, **env):
 
 def _lay_out(top, commit, place):
     "All files of `commit` in a folder in `place`"
-    index, why = dict(GIT_INDEX_FILE=f'{place}/index'), f'the files of {commit} cannot be laid out'
-    _git(top, why, 'read-tree', commit, **index)
-    _git(top, why, 'checkout-index', '--all', f'--prefix={place}/tree/', **index)
+    index = f'{place}/index'
+    _git(top, 'read-tree', commit, GIT_INDEX_FILE=index)
+    _git(top, 'checkout-index', '--all', f'--prefix={place}/tree/', GIT_INDEX_FILE=index)
     (place/'tree'/'.git').mkdir(parents=True) # Links may lead as far as the repository reaches
     return place/'tree'
 
 def _changed_paths(top, commit):
     "Files that differ from those of `commit`, new ones that git does not ignore included"
-    why = 'git cannot tell what has changed'
-    names = _git(top, why, 'diff-index', '--cached', '--name-only', '--no-renames', '-z', commit)
-    names += _git(top, why, 'ls-files', '-z', '-m', '-o', '--exclude-standard')
+    names = _git(top, 'diff-index', '--cached', '--name-only', '--no-renames', '-z', commit)
+    names += _git(top, 'ls-files', '-z', '-m', '-o', '--exclude-standard')
     return {top/name for name in names.split('\0') if name}
 
 # %% ../../nbs/652_proof.family.ipynb #636d0c02
@@ -194,9 +185,9 @@ def changed_members(
     "The skills in `path` that differ from where this branch left `base`, each against what it was there"
     members = find_members(path)
     why = f'{path} lies in no git repository, so nothing tells what has changed'
-    top = Path(_git(members[0].folder, why, 'rev-parse', '--show-toplevel').removesuffix('\n'))
+    top = Path(_git(members[0].folder, 'rev-parse', '--show-toplevel', why=why).removesuffix('\n'))
     why = f'there is no commit {base!r} from which this branch began: fetch it (fetch-depth: 0 in a workflow)'
-    commit = _git(top, why, 'merge-base', '--', base, 'HEAD').strip()
+    commit = _git(top, 'merge-base', '--', base, 'HEAD', why=why).strip()
     old, changed = _lay_out(top, commit, Path(place).resolve()), _changed_paths(top, commit)
     found = [_compared(m, changed, old/m.folder.relative_to(top), base) for m in members]
     return [m for m in found if m]

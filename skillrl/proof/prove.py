@@ -10,10 +10,10 @@ import os, random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
-from hashlib import file_digest
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean, pstdev
 from ..core.concurrency import ThreadExecutor
@@ -30,8 +30,8 @@ from .runs import (
 from ..skills.skill_md import skill_files
 
 # %% ../../nbs/648_proof.prove.ipynb #d5205954
-def _round(course, number):
-    "Run each eval in each arm, and note what that gains"
+def _play_round(course, number):
+    "The rows of the runs that count of each eval in each arm"
     jobs = [(e, arm) for e in course.evals for arm in course.arms]
     random.Random(f'{course.config.seed}/{number}').shuffle(jobs)
     def play(job:tuple)->dict|None:
@@ -48,6 +48,11 @@ def _round(course, number):
             raise out
     rows = sorted(course.rows[first:], key=lambda row: (str(row['eval_id']), row['configuration']))
     course.rows[first:] = rows
+    return rows
+
+def _round(course, number):
+    "Run each eval in each arm, and note what that gains"
+    rows = _play_round(course, number)
     scores = {(row['eval_id'], row['configuration']): row['result']['pass_rate'] for row in rows}
     pairs = [[scores.get((e.id, arm)) for arm in course.arms] for e in course.evals]
     course.gains.append([None if None in pair else pair[0] - pair[1] for pair in pairs])
@@ -62,17 +67,15 @@ def _plan(course, alpha):
 
 def _analysed(course, plan):
     "What the rounds so far say"
-    earlier = [gains for proof in course.earlier for gains in proof]
-    return analyse(plan, course.gains, course.without, earlier)
+    return analyse(plan, course.gains, course.without, sum(course.earlier, []))
 
 def _play(course, plan):
-    "What all rounds say that the plan asks for and the limits allow"
+    "Run all rounds that the plan asks for and the limits allow"
     for number in range(1, plan.rounds + 1):
         _round(course, number)
         give_up(course)
-        analysis = _analysed(course, plan)
-        if analysis.stopped or course.limit:
-            return analysis
+        if course.limit or _analysed(course, plan).stopped:
+            return
 
 # %% ../../nbs/648_proof.prove.ipynb #07aacb1e
 #| exports
@@ -106,9 +109,7 @@ class Proof:
 
     def to_dict(self)->dict: # Plain values
         "What a program would ask of it"
-        names = 'verdict claims stopped reason losses spent limit opened notes'.split()
-        return dict(skill=self.skill, code=self.code, folder=str(self.folder)) | {
-            name: self.facts[name] for name in names}
+        return self.facts | dict(code=self.code, folder=str(self.folder))
 
     def __repr__(self)->str:
         told = str(self.analysis).splitlines()
@@ -134,12 +135,6 @@ def _summary(rows):
         out[k] = dict(mean=mean(found), stddev=pstdev(found), min=min(found), max=max(found))
     return out
 
-def _rates(rows):
-    "Who graded → share that passed"
-    said = [a for row in rows for a in row['expectations']]
-    found = {by: [a['passed'] for a in said if a['by'] == by] for by in ('code', 'model')}
-    return {by: sum(passed)/len(passed) for by, passed in found.items() if passed}
-
 def _never_differs(rows):
     "Assertions of each eval that say the same of all runs, and whether they hold"
     seen = {}
@@ -149,6 +144,13 @@ def _never_differs(rows):
     return [[*key, True in said] for key, said in seen.items() if len(said) == 1]
 
 # %% ../../nbs/648_proof.prove.ipynb #1f7a822a
+def _cost(spent):
+    "What runs have cost, as a proof says it"
+    price = f'{spent["max_usd"]:,.2f} USD'
+    if spent['unpriced'] or not spent['max_tokens']:
+        price = 'cost unknown'
+    return f'{counted(spent["max_runs"], "run")}, {price}'
+
 def _notes(facts):
     "What else a reader should know, a line each"
     opened, of = facts['opened']
@@ -161,12 +163,7 @@ def _notes(facts):
         yield f'It ended early: {facts["limit"]}.'
     if facts['lost']:
         yield f'Runs that were lost: {facts["lost"]}, the first because {facts["first_lost"]}.'
-    paid = facts['spent']
-    price = 'unknown dollars' if paid['unpriced'] else f'{paid["max_usd"]:,.2f} USD'
-    took = 'which do not say what they cost'
-    if paid['max_tokens']:
-        took = f'{paid["max_tokens"]:,} tokens and {price}'
-    yield f'It took {counted(paid["max_runs"], "run")}, {took}.'
+    yield f'It took {_cost(facts["spent"])}.'
     if facts['never_differs']:
         idle = counted(len(facts['never_differs']), 'assertion')
         yield f'{idle} said the same in both arms: see never_differs in proof.json.'
@@ -178,20 +175,15 @@ def _notes(facts):
         yield f'{need["effect"]:+.1f} would be found in {rounds} of these evals, or with {evals} like these.'
 
 # %% ../../nbs/648_proof.prove.ipynb #b726a6fb
+_KEY = itemgetter('configuration', 'eval_id', 'run_number') # What tells a run from others
+
 def _losses(course):
     "Arm → runs tried, those lost at the first try, and those that failed"
-    lost = {arm: set() for arm in course.arms}
-    tried = {arm: set() for arm in course.arms}
-    failed = Counter()
-    for row in course.losses:
-        lost[row['arm']].add(row['place'])
-    for row in course.rows:
-        arm = row['configuration']
-        place = course.place(row['eval_id'], arm, row['run_number'])
-        tried[arm].add(place.relative_to(course.root).as_posix())
-        failed[arm] += bool(row['failure'])
-    return {arm: dict(tries=len(tried[arm] | lost[arm]), lost=len(lost[arm]), failed=failed[arm])
-            for arm in course.arms}
+    failed = [row for row in course.rows if row['failure']]
+    kinds = dict(tries=course.rows + course.losses, lost=course.losses, failed=failed)
+    runs = {kind: {_KEY(row) for row in rows} for kind, rows in kinds.items()}
+    counts = {kind: Counter(arm for arm, *_ in keys) for kind, keys in runs.items()}
+    return {arm: {kind: n[arm] for kind, n in counts.items()} for arm in course.arms}
 
 # %% ../../nbs/648_proof.prove.ipynb #559f32b7
 def _facts(course, analysis, plan):
@@ -209,7 +201,6 @@ def _facts(course, analysis, plan):
         limits=_limits(course.config),
         gains=course.gains,
         arms={arm: _summary(rows) for arm, rows in by_arm.items()},
-        graded_by={arm: _rates(rows) for arm, rows in by_arm.items()},
         never_differs=_never_differs(course.rows),
         opened=[sum(name in row['opened'] for row in with_skill), len(with_skill)],
         tells_opened=course.agent.read is not None or not course.agent.skills,
@@ -220,10 +211,8 @@ def _facts(course, analysis, plan):
         needed=needed)
     return facts | dict(notes=list(_notes(facts)))
 
-def _total(bills):
-    "What all `bills` come to"
-    zero = dict(max_runs=0, max_tokens=0, max_usd=0., unpriced=0)
-    return zero | sum(map(Counter, bills), Counter())
+def _total(paid):
+    return dict(max_runs=0, max_tokens=0, max_usd=0., unpriced=0) | paid
 
 # %% ../../nbs/648_proof.prove.ipynb #7661c03c
 def _benchmark(course, facts):
@@ -243,11 +232,7 @@ def _tree_hash(folder):
 
 def _hashes(files):
     "[name, hash of what is in it] of each of `files`"
-    found = []
-    for name, path in files.items():
-        with open(path, 'rb') as f:
-            found.append([name, file_digest(f, 'sha256').hexdigest()])
-    return found
+    return [[name, sha256(path.read_bytes()).hexdigest()] for name, path in files.items()]
 
 # %% ../../nbs/648_proof.prove.ipynb #61cfdc11
 def _arms(skill, against):
@@ -289,25 +274,24 @@ def _about(agent, judge, config, arms, evals):
 
 # %% ../../nbs/648_proof.prove.ipynb #7b123206
 def _limits(config):
-    return {f.name: vars(config)[f.name] for f in fields(config) if f.name not in ABOUT}
+    return {k: value for k, value in asdict(config).items() if k not in ABOUT}
 
 def ended(
     folder:Path, # Of a proof
 )->dict|None: # The limits that it had; None if it was interrupted, or a limit ended it
     "Whether the proof in `folder` ran to its end"
     with suppress(OSError, ValueError, TypeError, LookupError):
-        facts = read_json(folder/'proof.json') if (folder/'proof.json').is_file() else {}
+        facts = read_json(folder/'proof.json')
         return None if facts['limit'] else facts['limits']
 
 def _workspace(skill, folder):
     return Path(folder) if folder else skill.with_name(f'{skill.name}-workspace')
 
-def was_cut(
-    workspace:Path,
-)->bool:
+def was_cut(workspace:Path)->bool:
     "Was the last proof in `workspace` interrupted, or ended by a limit?"
-    names = sorted((p.name for p in workspace.glob('iteration-*')), key=lambda name: (len(name), name))
-    return bool(names) and ended(workspace/names[-1]) is None
+    folders = workspace.glob('iteration-*')
+    last = max(folders, key=lambda path: (len(path.name), path.name), default=None)
+    return last is not None and ended(last) is None
 
 def _iteration(workspace, about, config):
     "The folder of the proof about `about` that goes on, or of the next one"
@@ -332,7 +316,7 @@ def _earlier(root, about):
     return found
 
 # %% ../../nbs/648_proof.prove.ipynb #1541bcb3
-def _prepared(skill, agent, judge, against, evals, workspace, config):
+def _prepared(skill, agent, judge=None, against=None, evals=None, workspace=None, config=None):
     "The course of a proof, with nothing begun"
     skill, config = Path(skill).resolve(), config or ProofConfig()
     cases = evals if isinstance(evals, list) else load_evals(skill, evals)
@@ -346,18 +330,15 @@ def _prepared(skill, agent, judge, against, evals, workspace, config):
     return course
 
 # %% ../../nbs/648_proof.prove.ipynb #0734163e
-def _kept(course, plan, analysis):
+def _kept(course, plan):
     "The proof that the runs of `course` make, with its files"
-    number = 1 + len(course.earlier)
+    analysis, number = _analysed(course, plan), 1 + len(course.earlier)
     p = min(1., analysis.p/proof_alpha(number, 1.))
     facts = _facts(course, analysis, plan) | dict(number=number, alpha=plan.alpha, p=p)
     write_json(course.root/'benchmark.json', _benchmark(course, facts))
     write_json(course.root/'proof.json', facts)
-    return Proof(course.about['skill'], course.root, analysis, facts, partial(_at_level, course))
-
-def _at_level(course, alpha):
-    plan = _plan(course, alpha)
-    return _kept(course, plan, _analysed(course, plan))
+    return Proof(course.about['skill'], course.root, analysis, facts,
+                 lambda alpha: _kept(course, _plan(course, alpha)))
 
 # %% ../../nbs/648_proof.prove.ipynb #229c39da
 def prove(
@@ -374,31 +355,27 @@ def prove(
     plan = _plan(course, course.config.alpha)
     with RunFolder(course.root, signed(course.about, course.root/'config.json'), None):
         recall(course)
-        return _kept(course, plan, _play(course, plan))
+        _play(course, plan)
+        return _kept(course, plan)
 
 # %% ../../nbs/648_proof.prove.ipynb #3bf3522b
 _TOKENS = dict(tokens=52_000, written=2_000, failure='') # Of a run where none was made yet, a guess
 
 def estimate(
-    skill:str|Path,
-    agent:Agent,
-    judge:Chat|None=None,
-    against:str|Path|None=None,
-    evals:str|Path|list|None=None,
-    workspace:str|Path|None=None,
-    config:ProofConfig|None=None, # All as for `prove`
+    *asked:object, # What `prove` takes
+    **more:object,
 )->str: # ValueError as from `prove`
     "Runs and dollars that a proof would take, with nothing begun"
-    course = _prepared(skill, agent, judge, against, evals, workspace, config)
-    files = _workspace(Path(skill).resolve(), workspace).glob('iteration-*/eval-*/*/run-*/run.json')
+    course = _prepared(*asked, **more)
+    files = course.root.parent.glob('iteration-*/eval-*/*/run-*/run.json')
     runs = [run for run in map(read_signed, files) if run and run['tokens']]
     bills = [bill_of_run(course, run) for run in runs or [_TOKENS]]
     usd, tokens = (mean(bill[k] for bill in bills) for k in ('max_usd', 'max_tokens'))
     a_round, rounds = len(course.evals)*len(course.arms), course.config.rounds
     known = f'as {counted(len(runs), "run")} here did' if runs else 'which is a guess'
-    price = 'at a price that nobody knows' if bills[0]['unpriced'] else f'{usd:,.3f} USD a run'
-    most = '' if bills[0]['unpriced'] else f', at most {usd*a_round*rounds:,.2f} USD'
-    name, evals = course.about['skill'], counted(len(course.evals), 'eval')
-    return (f'{name}: {evals} in {len(course.arms)} arms, {a_round} runs a round, at most {rounds} rounds or '
-            f'{a_round*rounds} runs. At {tokens:,.0f} tokens, {known}: {price}{most}, without its judge. '
-            'Nothing was begun.')
+    price = f'{usd:,.3f} USD a run, at most {usd*a_round*rounds:,.2f} USD'
+    if bills[0]['unpriced']:
+        price = 'at a price that nobody knows'
+    return (f'{course.about["skill"]}: {counted(len(course.evals), "eval")} in {len(course.arms)} arms, '
+            f'{a_round} runs a round, at most {rounds} rounds or {a_round*rounds} runs. '
+            f'At {tokens:,.0f} tokens, {known}: {price}, without its judge. Nothing was begun.')

@@ -82,23 +82,24 @@ class Budget:
 def begin(self:Budget, course:'Course')->str: # Which limit leaves no room; empty if the run may begin
     "Make room for a run"
     with self.free:
-        limit = course.given_up or self.full()
-        while self.in_flight and (limit or not self.works):
+        while self.in_flight and (course.given_up or self.full() or not self.works):
             self.free.wait(.25)
             check_stop()
-            limit = course.given_up or self.full()
+        limit = course.given_up or self.full()
         if not limit:
             self.in_flight += 1
             self.used['max_runs'] += 1
     return limit
 
 @patch
-def enter(self:Budget, bills:list, began:bool=False)->None:
+def enter(self:Budget, course:'Course', bills:list, began:bool=False)->None:
     "Enter what was paid; a run that `began` is over"
     with self.free:
-        total = sum(map(Counter, bills), Counter())
-        self.used += total
-        self.most |= Counter({k: n for k, n in total.items() if k != 'max_runs'})
+        paid = sum(map(Counter, bills), Counter())
+        course.paid += paid
+        self.used += paid
+        self.used['max_runs'] -= began # It was counted when it began
+        self.most |= Counter({k: n for k, n in paid.items() if k != 'max_runs'})
         self.in_flight -= began
         self.free.notify_all()
 
@@ -123,11 +124,11 @@ class Course:
         self.given_up = '' # Why no more runs begin
         self.streak = Counter() # Arm → its runs that were lost in a row
         self.log, self.losses = JsonlLog(self.root/'lost.jsonl'), []
-        self.paid = []  # Bills of all runs, those of earlier processes too
+        self.paid = Counter() # For all runs, those of earlier processes too
 
-    def place(self, eval_id:int|str, arm:str, number:int)->Path: # A folder
+    def place(self, eval_id:int|str, configuration:str, run_number:int)->Path: # A folder
         "Where a run is kept"
-        return self.root/f'eval-{eval_id}'/arm/f'run-{number}'
+        return self.root/f'eval-{eval_id}'/configuration/f'run-{run_number}'
 
 # %% ../../nbs/646_proof.runs.ipynb #c3da4b95
 def progress_of(
@@ -138,8 +139,7 @@ def progress_of(
     new, old = ([row['result']['pass_rate'] for row in course.rows if row['configuration'] == arm] or [0]
                 for arm in course.arms)
     rounds = course.config.rounds
-    usd = sum(bill.get('max_usd', 0) for bill in course.paid)
-    n = len(course.losses)
+    n, usd = len(course.losses), course.paid['max_usd']
     lost = f', {n} lost, the first because {course.losses[0]["error"]}' if n else ''
     words = f'round {number} of {rounds}, effect so far {mean(new) - mean(old):+.2f}, {usd:.2f} USD{lost}'
     return len(course.rows), rounds*len(course.evals)*len(course.arms), words
@@ -184,9 +184,6 @@ def bill_of_run(
     "What a run took"
     chat = course.agent.chat
     return _bill(course, chat.model if chat else course.config.model, run, 1)
-
-def _bills_of_judge(course, used):
-    return [_bill(course, course.judge.model, used)] if course.judge and used['tokens'] else []
 
 # %% ../../nbs/646_proof.runs.ipynb #83aa7fde
 def grade_run(
@@ -235,7 +232,8 @@ def _graded(course, e, run, place, bills):
         try:
             found = grade_run(e, run, place/'outputs', course.judge and meter, hide)
         finally:
-            bills += _bills_of_judge(course, meter.used)
+            if course.judge:
+                bills.append(_bill(course, course.judge.model, meter.used))
         write_json(place/'timing.json', dict(
             total_tokens=run['tokens'], duration_ms=round(1000*seconds), total_duration_seconds=seconds))
         write_json(file, signed(found | dict(judged=meter.used), file))
@@ -245,16 +243,16 @@ def _graded(course, e, run, place, bills):
 _STARTS, _PATIENCE = 2, 6 # Runs that are lost in a row, to what no further try mends and to all else
 _FOR_GOOD = re.compile(r'no program|log ?in|logged in|api.?key|\b40[123]\b|authenti|quota|credit|model', re.I)
 
-def _note(course, arm, place, why, bills):
-    row = dict(place=place.relative_to(course.root).as_posix(), arm=arm, error=why, bills=[*bills])
+def _note(course, run, why, bills):
+    row = run | dict(error=why, bills=bills)
     course.log.append([signed(row, course.log.path)])
     course.losses.append(row)
 
-def _lose(course, arm, place, why, bills=()):
+def _lose(course, run, why, bills):
     "Note a run that does not count; RunStopped if there are too many"
-    _note(course, arm, place, why, bills)
+    arm, works = run['configuration'], course.config.budget.works
+    _note(course, run, why, bills)
     course.streak[arm] += 1
-    works = course.config.budget.works
     n = course.streak[arm] if works else course.streak.total()
     if n >= (_STARTS if _FOR_GOOD.search(why) else _PATIENCE):
         what = f'{n} runs of {arm} in a row were lost' if works else f'none of {n} runs could be counted'
@@ -264,40 +262,27 @@ def _lose(course, arm, place, why, bills=()):
 
 # %% ../../nbs/646_proof.runs.ipynb #bcb7e90c
 def _remove(path):
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+    path.unlink(missing_ok=True) # What is no folder, and an error if that is still there
 
 # %% ../../nbs/646_proof.runs.ipynb #11e5d5ad
-def _attempt(course, e, arm, place, bills):
+def _attempt(course, e, key, bills):
     "What `run.json` and `grading.json` say of a run, made now if it is not there; None if it is lost"
-    run, config = read_signed(place/'run.json'), course.config
+    place, config = course.place(**key), course.config
+    run = read_signed(place/'run.json')
     if run is None:
         _remove(place) # Half a run, or one that others made
-        run_agent(course.agent, e.prompt, place, e.files, course.arms[arm], config.model, config.timeout)
+        skill = course.arms[key['configuration']]
+        run_agent(course.agent, e.prompt, place, e.files, skill, config.model, config.timeout)
         run = read_signed(place/'run.json')
         bills.append(bill_of_run(course, run))
-    try:
-        why = run['error']
-        found = None if why else _graded(course, e, run, place, bills)
-    except OSError as error: # The judge is away
-        why, found = str(error), None
     if run['error']:
         _remove(place)
-    if why:
-        _lose(course, arm, place, why, [b for b in bills if run['error'] or not b['max_runs']])
-    return found and (run, found)
-
-
-def _entered(course, e, arm, place, is_new):
-    "The same, with what was paid for it entered"
-    bills = []
+        return _lose(course, key, run['error'], bills)
     try:
-        return _attempt(course, e, arm, place, bills)
-    finally:
-        course.paid += bills
-        course.config.budget.enter([bill | dict(max_runs=0) for bill in bills], is_new)
+        return run, _graded(course, e, run, place, bills)
+    except OSError as error: # The judge is away
+        return _lose(course, key, str(error), [b for b in bills if not b['max_runs']])
 
 # %% ../../nbs/646_proof.runs.ipynb #d883fae9
 def row_of_run(
@@ -307,39 +292,48 @@ def row_of_run(
     arm:str,    # One of `course.arms`
 )->dict|None: # As `benchmark.json` has it; None if it does not count or may not begin; RunStopped, OSError
     "A run, made now if it is not there"
-    place, budget = course.place(e.id, arm, number), course.config.budget
+    key = dict(eval_id=e.id, configuration=arm, run_number=number)
+    place, budget = course.place(**key), course.config.budget
     for i in range(3):
         pause(i)
-        is_new = read_signed(place/'run.json') is None
+        is_new, bills = read_signed(place/'run.json') is None, []
         limit = budget.begin(course) if is_new else ''
-        course.limit = limit or course.limit
-        both = None if limit else _entered(course, e, arm, place, is_new)
-        if both or limit or place.exists(): # The last is a run whose judge is away
-            break
-    if not both:
-        return None
-    run, found = both
-    course.streak[arm] = 0
-    budget.works |= is_new
+        if limit:
+            course.limit = limit
+            return None
+        try:
+            both = _attempt(course, e, key, bills)
+        finally:
+            budget.enter(course, bills, is_new)
+        if both:
+            course.streak[arm] = 0
+            budget.works |= is_new
+            return key | _row(*both)
+        if place.exists(): # Its judge is away
+            return None
+
+def _row(run, found):
+    "What `benchmark.json` says of a run beside which it is"
     result = found['summary'] | dict(time_seconds=run['seconds'], tokens=run['tokens'])
-    return dict(eval_id=e.id, configuration=arm, run_number=number, result=result, failure=found['failure'],
-                expectations=found['expectations'], opened=run['opened'])
+    return dict(
+        result=result,
+        failure=found['failure'],
+        expectations=found['expectations'],
+        opened=run['opened'])
 
 # %% ../../nbs/646_proof.runs.ipynb #f1887854
 def recall(course:Course)->None:
     "Take in what is known of a proof that goes on"
-    rows = course.log.read([]) if course.log.path.is_file() else []
-    course.losses = [row for row in (unsigned(row, course.log.path) for row in rows) if row]
+    rows = (unsigned(row, course.log.path) for row in course.log.read([]))
+    course.losses = [*filter(None, rows)]
     files = sorted(course.root.glob('eval-*/*/run-*/run.json'))
     runs = filter(None, map(read_signed, files))
     found = filter(None, (read_signed(file.with_name('grading.json')) for file in files))
     bills = [*(bill for row in course.losses for bill in row['bills']),
-             *(bill for row in found for bill in _bills_of_judge(course, row['judged']))]
-    course.config.budget.enter(bills)
+             *(_bill(course, course.judge.model, row['judged']) for row in found if course.judge)]
+    course.config.budget.enter(course, bills)
     for run in sorted(runs, key=lambda run: -run['tokens']): # Last those that could not say what they took
-        bills.append(bill_of_run(course, run))
-        course.config.budget.enter(bills[-1:])
-    course.paid = bills
+        course.config.budget.enter(course, [bill_of_run(course, run)])
 
 # %% ../../nbs/646_proof.runs.ipynb #9a1804b9
 def give_up(course:Course)->None: # RunStopped if all runs so far have failed
@@ -348,9 +342,10 @@ def give_up(course:Course)->None: # RunStopped if all runs so far have failed
     if len(failures) < _PATIENCE or not all(failures):
         return
     for row in course.rows:
-        place = course.place(row['eval_id'], row['configuration'], row['run_number'])
+        key = {name: row[name] for name in ('eval_id', 'configuration', 'run_number')}
+        place = course.place(**key)
         run = read_signed(place/'run.json')
         if run['failure']:
-            _note(course, row['configuration'], place, run['failure'], [bill_of_run(course, run)])
+            _note(course, key, run['failure'], [bill_of_run(course, run)])
         _remove(place if run['failure'] else place/'grading.json')
     raise RunStopped(f'all of {len(failures)} runs failed, the first because {failures[0]}')

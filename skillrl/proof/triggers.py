@@ -6,25 +6,23 @@
 __all__ = ['load_queries', 'openings', 'TriggerProof', 'prove_triggers']
 
 # %% ../../nbs/650_proof.triggers.ipynb #20d96788
-import math, random, re, yaml
+import math, re, yaml
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import filter as fitting
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from ..core.concurrency import ThreadExecutor
 from ..core.runfolder import RunFolder
 from ..core.stats import Rate, average, lower_bound
 from ..core.store import JsonlLog, read_json, write_json
 from ..core.tables import Table
 from ..envs.bm25 import BM25
 from ..llm.command import copy_files, plain_files
-from .agents import Agent, _opened, agent_version, signed
-from .evals import Assertion, Eval, eval_folders
-from .prove import _hashes, _iteration, _limits, _total, _workspace
-from .runs import ABOUT, check_limits, Course, ProofConfig, recall, row_of_run
+from .agents import Agent, _opened, signed
+from .evals import Assertion, Eval, skill_names
+from .prove import _about, _iteration, _limits, _play_round, _total, _workspace
+from .runs import check_limits, Course, ProofConfig, recall
 from ..skills.questions import text_field
 
 # %% ../../nbs/650_proof.triggers.ipynb #96e1e9c6
@@ -32,13 +30,10 @@ def _pairs(found):
     "(text of a query, should it open the skill?) for each query in what a file holds"
     if isinstance(found, list):
         return [(text_field(d, 'query', 100_000), d.get('should_trigger')) for d in found]
-    pairs = []
-    for key, listed in found.items():
-        if re.fullmatch('should_?(not_?)?trigger(_?prompts)?', key, re.I):
-            texts = [d if isinstance(d, str) else text_field(d, 'prompt', 100_000) for d in listed]
-            pairs += [(text, 'not' not in key.lower()) for text in texts]
-    return pairs
+    return [(text_field(d, 'prompt', 100_000), should)
+            for name, should in _LISTS.items() for d in found.get(name, [])]
 
+_LISTS = dict(should_trigger_prompts=True, should_not_trigger_prompts=False)
 _FILES = 'evals/eval_queries.json', 'evals/*trigger*.json', 'evals/*trigger*.y*ml', '*trigger*.y*ml'
 
 def load_queries(
@@ -53,11 +48,12 @@ def load_queries(
         raise ValueError(f'{path} is no file: write [{{"query": "…", "should_trigger": true}}, …] into it')
     try:
         is_json = path.suffix == '.json'
-        pairs = _pairs(read_json(path) if is_json else yaml.safe_load(path.read_bytes()))
+        found = read_json(path) if is_json else yaml.safe_load(path.read_bytes())
+        pairs = [*dict.fromkeys(_pairs(found))]
     except (AttributeError, TypeError, ValueError, RecursionError, yaml.YAMLError) as e:
         raise ValueError(f'{path} does not hold queries: {" ".join(str(e).split())}') from None
     queries = dict(pairs)
-    if {*queries.values()} != {True, False} or len({*pairs}) != len(queries):
+    if {*queries.values()} != {True, False} or len(pairs) != len(queries):
         raise ValueError(f'{path} needs queries with `should_trigger` true and others with false, each once')
     return queries
 
@@ -98,8 +94,8 @@ def openings(
     calls = [(str(tool), given) for r in _of_this_run(records) for tool, given in _calls(r)]
     if _REVIEW.search(query):
         calls = [(tool, given) for tool, given in calls if 'skill' in tool.lower()]
-    opened = [fitting(names, pattern) or [pattern] for pattern in _opened(calls)]
-    return list(dict.fromkeys(chain(*opened)))
+    opened = [name for pattern in _opened(calls) for name in fitting(names, pattern) or [pattern]]
+    return list(dict.fromkeys(opened))
 
 # %% ../../nbs/650_proof.triggers.ipynb #18025c47
 _ERROR = .025 # Chance that a bound fails, all looks together
@@ -116,49 +112,39 @@ def _share(outcomes, level):
     return Rate(average(known) if known else math.nan, low, high, len(known))
 
 # %% ../../nbs/650_proof.triggers.ipynb #8d68fb94
-def _skill_files(skill):
-    "Path → file of the skill in a folder and of those beside it, without what agents may not see"
-    files, unseen = {}, ('evals', '.git', 'proof.json')
+def _installed(skill, place):
+    "The folder `place`, with the skill and those beside it, without what agents may not see"
     for path in sorted(skill.parent.glob('[!.]*/SKILL.md')):
-        for name, file in plain_files(path.parent).items():
-            if Path(name).parts[0] not in unseen:
-                files[f'{path.parent.name}/{name}'] = file
-    return files
+        files = plain_files(path.parent)
+        shown = {k: p for k, p in files.items() if Path(k).parts[0] not in ('evals', '.git', 'proof.json')}
+        copy_files(shown, place/path.parent.name)
+    return place
 
 # %% ../../nbs/650_proof.triggers.ipynb #726df701
 _ARM = 'with_skill'
 _WHATEVER = Assertion('It ended', dict(matches='^')) # What a run says is not what it is asked for
 
-def _row(course, number, e, should):
-    "What became of a run; None if it may not begin or says nothing"
-    row = row_of_run(course, number, e, _ARM)
-    if row is None:
-        return None
+def _outcome(course, row):
+    "What a run opened; `is_open` is None where it failed first, so that nobody knows"
+    e = course.evals[row['eval_id'] - 1]
     names = [p.name for p in course.arms[_ARM].iterdir()]
-    records = JsonlLog(course.place(e.id, _ARM, number)/'stdout.txt').read(bad=[])
+    records = JsonlLog(course.place(e.id, _ARM, row['run_number'])/'stdout.txt').read(bad=[])
     opened = openings(records, names, e.prompt)
     is_open = int(e.folder.name in opened)
-    unknown = row['failure'] and not is_open
-    return dict(query=e.id, should=should, opened=opened, is_open=None if unknown else is_open)
-
-def _round(course, asked, number):
-    "The rows of a round"
-    jobs = random.Random(f'{course.config.seed}/{number}').sample(asked, len(asked))
-    def play(job:tuple)->dict|None:
-        return _row(course, number, *job)
-    def done(place:int, out:object)->None:
-        if isinstance(out, Exception):
-            raise out
-    rows = ThreadExecutor(course.config.parallel).run(play, jobs, done)
-    return sorted(filter(None, rows), key=lambda row: row['query'])
+    if row['failure'] and not is_open:
+        is_open = None
+    return dict(query=e.prompt, should=course.about['asked'][e.prompt], opened=opened, is_open=is_open)
 
 # %% ../../nbs/650_proof.triggers.ipynb #ad7134d2
 def _rates(rows, level):
     "Recall, false opens, and the share of openings that are right"
-    sides = {side: [row['is_open'] for row in rows if row['should'] is side] for side in (True, False)}
+    recall = [row['is_open'] for row in rows if row['should']]
+    false = [row['is_open'] for row in rows if not row['should']]
     right = [int(row['should']) for row in rows if row['is_open']]
-    both = dict(recall=sides[True], false_opens=sides[False], precision=right)
-    return {name: _share(outcomes, level) for name, outcomes in both.items()}
+    outcomes = dict(recall=recall, false_opens=false, precision=right)
+    return {name: _share(values, level) for name, values in outcomes.items()}
+
+_VERDICTS = 'opens as it should', 'not enough evidence', 'opens wrongly' # By exit status
 
 def _verdict(rates, effect):
     recall, false = rates['recall'], rates['false_opens']
@@ -168,11 +154,11 @@ def _verdict(rates, effect):
         return 'opens as it should'
     return 'not enough evidence'
 
-def _play(course, asked):
-    "The rows of all rounds that it takes, the rates and the verdict"
+def _play(course):
+    "The outcomes of all rounds that it takes, the rates and the verdict"
     rows, config = [], course.config
     for k in range(1, config.rounds + 1):
-        rows += _round(course, asked, k)
+        rows += [_outcome(course, row) for row in _play_round(course, k)]
         rates = _rates(rows, _level(k, config.rounds))
         verdict = _verdict(rates, config.effect)
         if course.limit or verdict != 'not enough evidence':
@@ -184,36 +170,33 @@ def _floor(installed, name, asked):
     "The rates, were the skill opened whose front matter shares most words with a query"
     files = sorted(installed.glob('*/SKILL.md'))
     texts = [path.read_text(encoding='utf-8', errors='replace') for path in files]
-    index, rows = BM25([re.split('\n---', text)[0] for text in texts]), []
-    for e, should in asked:
-        best = [files[place].parent.name for place, _ in index.search(e.prompt, 1)]
+    index, rows = BM25([text.split('\n---')[0] for text in texts]), []
+    for query, should in asked.items():
+        best = [files[place].parent.name for place, _ in index.search(query, 1)]
         rows.append(dict(should=should, is_open=int(best == [name])))
     return {key: rate.mean for key, rate in _rates(rows, _ERROR).items()}
 
 # %% ../../nbs/650_proof.triggers.ipynb #034bea40
 def _by_query(rows, asked):
     "What was opened for each query"
-    for e, should in asked:
-        mine = [row for row in rows if row['query'] == e.id]
+    for query, should in asked.items():
+        mine = [row for row in rows if row['query'] == query]
         opened = Counter(name for row in mine for name in row['opened'])
-        unknown = [row for row in mine if row['is_open'] is None]
         yield dict(
-            query=e.prompt,
-            should_trigger=should,
+            opened=dict(opened.most_common()),
             runs=len(mine),
-            unknown=len(unknown),
-            opened=dict(opened))
+            unknown=sum(row['is_open'] is None for row in mine),
+            should_trigger=should,
+            query=query)
 
-def _table(queries, skill):
-    "Query by query, how often `skill` and others were opened"
-    names = sorted({skill, *(name for q in queries for name in q['opened'])})
-    about = 'should_trigger', 'runs', 'unknown', 'query'
-    flat = [dict.fromkeys(names, 0) | q['opened'] | q for q in queries]
-    head = [*names, *about]
-    return Table(head, [[row[key] for key in head] for row in flat])
+def _table(queries):
+    "Query by query, how often which skill was opened"
+    rows = [q | dict(opened=', '.join(f'{n} {name}' for name, n in q['opened'].items())) for q in queries]
+    return Table(rows[0], map(dict.values, rows))
 
 def _lines(facts):
     "What `facts` say, a line each"
+    yield f'{facts["skill"]}: {facts["verdict"]}'
     told = dict(recall='opened where it should be', false_opens='opened where it should not be',
                 precision='of its openings, right')
     for key, words in told.items():
@@ -222,45 +205,27 @@ def _lines(facts):
         yield f'Runs that could not be counted: {facts["lost"]}.'
     if facts['limit']:
         yield f'It ended early: {facts["limit"]}.'
-    yield str(_table(facts['queries'], facts['skill']))
+    yield str(_table(facts['queries']))
 
 # %% ../../nbs/650_proof.triggers.ipynb #bad18332
-_CODES = {'opens as it should': 0, 'not enough evidence': 1, 'opens wrongly': 2}
-
 @dataclass(repr=False)
 class TriggerProof:
     "Whether an agent opens a skill when it should and only then"
-    skill:str
+    code:int    # The exit status: 0 it opens as it should, 1 not shown, 2 it opens wrongly
     folder:Path # With all runs
     facts:dict  # As `proof.json` has them
 
-    @property
-    def code(self)->int: # 0 it opens as it should, 1 not shown, 2 it opens wrongly
-        "The exit status"
-        return _CODES[self.facts['verdict']]
-
     def __repr__(self)->str:
-        return '\n'.join([f'{self.skill}: {self.facts["verdict"]}', *_lines(self.facts)])
+        return '\n'.join(_lines(self.facts))
 
 # %% ../../nbs/650_proof.triggers.ipynb #62f5f817
-def _about(name, files, queries, agent, config):
-    "What the runs are about, and may not change while they last"
-    return dict(
-        skill=name,
-        hashes=dict(_hashes(files)),
-        asked=queries,
-        agent=agent.name,
-        command=agent.command,
-        version=agent_version(agent),
-        model=config.model,
-        config={name: vars(config)[name] for name in ABOUT})
-
-def _facts(course, asked):
+def _facts(course):
     "Play, and say what came of it, as `proof.json` has it"
-    rows, rates, verdict = _play(course, asked)
+    rows, rates, verdict = _play(course)
+    skill, asked = course.about['skill'], course.about['asked']
     return course.about | {key: asdict(rate) for key, rate in rates.items()} | dict(
         verdict=verdict,
-        floor=_floor(course.arms[_ARM], course.about['skill'], asked),
+        floor=_floor(course.arms[_ARM], skill, asked),
         queries=list(_by_query(rows, asked)),
         limit=course.limit,
         limits=_limits(course.config),
@@ -278,18 +243,19 @@ def prove_triggers(
     "Ask `agent` the queries until it is clear whether it opens `skill` when it should and only then"
     if not (agent.read and agent.skills):
         raise ValueError(f'{agent.name} does not say what it opens: name claude, codex, opencode or gemini')
-    skill, config = eval_folders(skill)[0], config or ProofConfig(timeout=180.)
-    queries, files = load_queries(skill, file), _skill_files(skill)
-    about = _about(skill.name, files, queries, agent, config)
+    skill, config = Path(skill).resolve(), config or ProofConfig(timeout=180.)
+    skill_names(skill)
+    queries = load_queries(skill, file)
     evals = [Eval(n, query, '', {}, [_WHATEVER], skill) for n, query in enumerate(queries, 1)]
-    root = _iteration(_workspace(skill, workspace)/'triggers', about, config)
     there = replace(agent, skills=str(Path(agent.skills).parent))
     with TemporaryDirectory() as place:
-        course = Course(there, None, config, {_ARM: Path(place)/'skills'}, evals, root, about)
+        arms = {_ARM: _installed(skill, Path(place)/'skills')}
+        about = _about(agent, None, config, arms, evals) | dict(skill=skill.name, asked=queries)
+        root = _iteration(_workspace(skill, workspace)/'triggers', about, config)
+        course = Course(there, None, config, arms, evals, root, about)
         check_limits(course)
-        copy_files(files, course.arms[_ARM])
         with RunFolder(root, signed(about, root/'config.json'), None):
             recall(course)
-            facts = _facts(course, list(zip(evals, queries.values())))
+            facts = _facts(course)
             write_json(root/'proof.json', facts)
-    return TriggerProof(skill.name, root, facts)
+    return TriggerProof(_VERDICTS.index(facts['verdict']), root, facts)

@@ -40,7 +40,8 @@ class AgentChat(Chat):
         skill:str|Path|None=None,     # Folder of the skill whose text is tried; None for instructions
         config:ProofConfig|None=None, # Its model, and the seconds for a run
     ):
-        self.config, self.skill = config or ProofConfig(), skill and Path(skill).resolve()
+        self.config = config or ProofConfig()
+        self.skill = skill and Path(skill).resolve()
         self.agent = replace(agent, hide=(self.skill,)) if skill else agent
         self.endpoint = agent.command
         super().__init__(f'{agent.name} {self.config.model}'.strip())
@@ -114,8 +115,7 @@ def prove_best(
     "Write the best skill of a run, and say whether it helps more than the first"
     c, best = env.client, (path/'best_skill.md').read_bytes().decode()
     new = _skill_folder(path/'best_skill', c.skill, best)
-    if best == env.get_initial_skill():
-        return new, None
-    if any(map(ended, path.glob('proof/iteration-*'))):
+    is_over = any(map(ended, path.glob('proof/iteration-*')))
+    if is_over or best == env.get_initial_skill():
         return new, None
     return new, prove(new, c.agent, env.chat, c.skill, env.parts['test'], path/'proof', c.config)
