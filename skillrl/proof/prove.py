@@ -146,6 +146,7 @@ def _cost(spent):
         price = 'cost unknown'
     return f'{counted(spent["max_runs"], "run")}, {price}'
 
+# %% ../../nbs/648_proof.prove.ipynb #8136b01d
 def _notes(facts):
     "What else a reader should know, a line each"
     opened, of = facts['opened']
@@ -279,6 +280,7 @@ def ended(
         facts = read_json(folder/'proof.json')
         return None if facts['limit'] else facts['limits']
 
+# %% ../../nbs/648_proof.prove.ipynb #55c7256e
 def _workspace(skill, folder):
     return Path(folder) if folder else skill.with_name(f'{skill.name}-workspace')
 
