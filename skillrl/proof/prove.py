@@ -248,6 +248,7 @@ def _hidden(arms, evals, place):
             if top == skill or (top/'.git').exists()]
     return (*tops, *files, place.resolve())
 
+# %% ../../nbs/648_proof.prove.ipynb #21c9c7de
 _RULE = 2 # Of what a proof does with runs and says of them; a proof keeps to the one it was begun by
 
 def _about(agent, judge, config, arms, evals):
