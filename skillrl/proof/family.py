@@ -16,7 +16,7 @@ from ..llm.reply import RunStopped
 from .agents import Agent
 from .claims import holm
 from .evals import allow_checks, eval_folders, gradable, load_evals
-from .prove import Proof, prove, was_cut
+from .prove import _cost, Proof, prove, was_cut
 from .runs import ProofConfig
 from ..skills.skill_md import skill_files
 
@@ -125,15 +125,12 @@ def _row(m):
     if m.proof is None:
         return [m.folder.name, m.verdict, '', '', '', '', m.error or '']
     facts = m.proof.facts
-    paid, arms = facts['spent'], facts['losses'].values()
+    arms = facts['losses'].values()
     these, like = [*map(_told, m.proof.analysis.claims), ''][:2]
     lost = ', '.join(f'{arm["lost"] + arm["failed"]} of {arm["tries"]}' for arm in arms)
-    cost = f'{paid["max_usd"]:,.2f} USD'
-    if paid['unpriced'] or not paid['max_tokens']:
-        cost = 'cost unknown'
     early = f', ended early: {facts["limit"]}' if facts['limit'] else ''
     which = f'no. {m.proof.folder.name.rpartition("-")[2]}, against {m.versus}{early}'
-    return [m.folder.name, m.verdict, these, like, lost, f'{paid["max_runs"]} runs, {cost}', which]
+    return [m.folder.name, m.verdict, these, like, lost, _cost(facts['spent']), which]
 
 def members_table(members:Sequence[Member])->Table:
     "What became of each of `members`"
