@@ -151,6 +151,7 @@ def _cost(spent):
         price = 'cost unknown'
     return f'{counted(spent["max_runs"], "run")}, {price}'
 
+# %% ../../nbs/648_proof.prove.ipynb #8136b01d
 def _notes(facts):
     "What else a reader should know, a line each"
     opened, of = facts['opened']
@@ -252,6 +253,7 @@ def _hidden(arms, evals, place):
             if top == skill or (top/'.git').exists()]
     return (*tops, *files, place.resolve())
 
+# %% ../../nbs/648_proof.prove.ipynb #21c9c7de
 _RULE = 2 # Of what a proof does with runs and says of them; a proof keeps to the one it was begun by
 
 def _about(agent, judge, config, arms, evals):
@@ -284,6 +286,7 @@ def ended(
         facts = read_json(folder/'proof.json')
         return None if facts['limit'] else facts['limits']
 
+# %% ../../nbs/648_proof.prove.ipynb #55c7256e
 def _workspace(skill, folder):
     return Path(folder) if folder else skill.with_name(f'{skill.name}-workspace')
 

@@ -285,6 +285,16 @@ def _attempt(course, e, key, bills):
         return _lose(course, key, str(error), [b for b in bills if not b['max_runs']])
 
 # %% ../../nbs/646_proof.runs.ipynb #d883fae9
+def _row(run, found):
+    "What `benchmark.json` says of a run beside which it is"
+    result = found['summary'] | dict(time_seconds=run['seconds'], tokens=run['tokens'])
+    return dict(
+        result=result,
+        failure=found['failure'],
+        expectations=found['expectations'],
+        opened=run['opened'])
+
+# %% ../../nbs/646_proof.runs.ipynb #c912f3ea
 def row_of_run(
     course:Course,
     number:int, # Of the round
@@ -311,15 +321,6 @@ def row_of_run(
             return key | _row(*both)
         if place.exists(): # Its judge is away
             return None
-
-def _row(run, found):
-    "What `benchmark.json` says of a run beside which it is"
-    result = found['summary'] | dict(time_seconds=run['seconds'], tokens=run['tokens'])
-    return dict(
-        result=result,
-        failure=found['failure'],
-        expectations=found['expectations'],
-        opened=run['opened'])
 
 # %% ../../nbs/646_proof.runs.ipynb #f1887854
 def recall(course:Course)->None:
