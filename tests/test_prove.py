@@ -72,7 +72,7 @@ def test_an_old_version_takes_the_place_of_no_skill(tmp_path):
 def test_a_folder_of_skills_ends_with_the_worst_and_with_a_table(tmp_path, monkeypatch, capsys):
     agent, summary = agent_in(tmp_path)[0], tmp_path/'summary.md'
     monkeypatch.setenv('GITHUB_STEP_SUMMARY', str(summary))
-    skill_in(tmp_path/'skills', name='good')
+    skill_in(tmp_path/'skills', name='good', n=8)
     skill_in(tmp_path/'skills', 'mug', name='idle')
     assert typed(tmp_path/'skills', agent, '--ci', '--output', str(tmp_path/'out')) == 1
     assert '| good | helps | helps +1.00 [' in summary.read_text()
@@ -332,12 +332,12 @@ def test_what_was_lost_is_paid_when_a_proof_goes_on(tmp_path):
 def test_the_skills_of_a_command_share_its_limits_and_those_that_ended_stay(tmp_path, capsys):
     agent, calls = agent_in(tmp_path)
     for name in ('a', 'b', 'c'):
-        skill_in(tmp_path/'skills', name=name, n=3)
+        skill_in(tmp_path/'skills', name=name, n=9)
     words = ['--output', str(tmp_path/'o')]
     assert typed(tmp_path/'skills', agent, 'max_runs=30', *words) == 1 and len(lines(calls)) == 30
     first = lines(calls)
     assert typed(tmp_path/'skills', agent, *words) == 0
-    assert len(lines(calls)) == 3*18 and lines(calls)[:30] == first
+    assert len(lines(calls)) == 3*36 and lines(calls)[:30] == first
     assert [*(tmp_path/'o').glob('*/iteration-2')] == []
 
 def test_half_a_run_is_made_again(tmp_path):
@@ -384,7 +384,8 @@ def test_what_a_proof_is_about_begins_another(tmp_path):
     names.append(prove(skill, find_agent(f'{agent} --more'), **short).folder.name)
     assert names == [f'iteration-{n}' for n in range(1, 7)]
     config = read_json(skill.with_name('words-workspace')/'iteration-1'/'config.json')
-    assert config['rule'] == 2 and config['config'] == dict(rounds=8, effect=.2, seed=0)
+    assert config['rule'] == 2 and config['config'] == dict(
+        rounds=8, effect=.2, no_worse=0., panel=False, seed=0)
 
 def test_jobs_are_shuffled_in_each_round(tmp_path):
     agent, calls = agent_in(tmp_path)
@@ -395,14 +396,14 @@ def test_jobs_are_shuffled_in_each_round(tmp_path):
 
 def test_what_never_differs_and_what_would_be_needed(tmp_path):
     agent, _ = agent_in(tmp_path)
-    skill = skill_in(tmp_path, n=3)
+    skill = skill_in(tmp_path, n=6)
     evals = read_json(skill/'evals'/'evals.json')['evals']
     evals[1]['assertions'] += [dict(text='a file', check=dict(file='word.txt', exists=True))]
     write_json(skill/'evals'/'evals.json', evals)
     found = prove(skill, find_agent(agent), config=ProofConfig(parallel=1))
     assert found.facts['never_differs'] == [[1, 'a file', True]] and found.facts['needed'] == []
     idle = prove(skill, find_agent(agent), against='same', config=ProofConfig(parallel=1))
-    assert len(idle.facts['never_differs']) == 4 and idle.facts['needed']
+    assert len(idle.facts['never_differs']) == 7 and idle.facts['needed']
 
 # ---- the command ----
 def test_a_command_estimates_and_begins_nothing(tmp_path, capsys):
@@ -488,7 +489,8 @@ def test_damaged_files_of_a_proof_cost_no_traceback(tmp_path):
         file.write_bytes(rng.choice(worse))
         try:
             again = prove(skill, find_agent(agent), config=ProofConfig(rounds=2))
-            assert again.facts['gains'] == found.facts['gains']
+            n = len(again.facts['gains']) # A later proof takes the gains of earlier ones with it
+            assert n and again.facts['gains'] == found.facts['gains'][:n]
         except (ValueError, OSError) as e:
             assert len(str(e)) < 500 and str(tmp_path) in str(e)
             file.write_bytes(data)
@@ -530,7 +532,7 @@ def test_a_judge_may_be_a_command_that_sees_no_arm_and_no_name(tmp_path, capsys)
     code = main(shlex.split(f'{line} "{sys.executable} {tmp_path/"grades.py"} {seen}"'))
     assert code == 0 and 'helps (+1.00' in capsys.readouterr().out
     assert 'Assertion 1' in seen.read_text() and not re.search('words|with_skill|SKILL.md', seen.read_text())
-    assert main(shlex.split(f'{line} "no-such-program -p"')) == 1
+    assert main(shlex.split(f'{line} "no-such-program -p"')) == 3
 
 def test_the_sample_needs_no_key_and_says_what_its_text_is_worth(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -539,15 +541,15 @@ def test_the_sample_needs_no_key_and_says_what_its_text_is_worth(tmp_path, monke
     text = Path('skillrl-sample/kettle-tags/SKILL.md')
     text.write_text(text.read_text().split('# Price tags')[0] + 'Write a tag.')
     assert main(['prove', '--sample']) == 1 and text.read_text().endswith('Write a tag.')
-    assert main(['prove']) == 1 and '--sample' in capsys.readouterr().err
+    assert main(['prove']) == 3 and '--sample' in capsys.readouterr().err
 
 def test_init_writes_the_first_evals_and_nothing_over_them(tmp_path, capsys):
     skill = skill_in(tmp_path)
     evals = skill/'evals'/'evals.json'
-    assert main(['prove', str(skill), '--init']) == 1 and 'is there already' in capsys.readouterr().err
+    assert main(['prove', str(skill), '--init']) == 3 and 'is there already' in capsys.readouterr().err
     made = evals.read_text()
     evals.unlink()
-    assert main(['prove', str(skill), '--agent', 'sh']) == 1 and '--init' in capsys.readouterr().err
+    assert main(['prove', str(skill), '--agent', 'sh']) == 3 and '--init' in capsys.readouterr().err
     program = tmp_path/'writer.py'
     program.write_text(f'print(open({str(tmp_path/"made.json")!r}).read())')
     (tmp_path/'made.json').write_text(made)
@@ -560,7 +562,7 @@ def test_programs_of_checks_run_only_with_the_flag(tmp_path, capsys):
     program = f'open({str(tmp_path/"ran")!r}, "w")'
     skill = skill_in(tmp_path, n=2, file='', command=[sys.executable, '-c', program], contains=None)
     agent = agent_in(tmp_path)[0]
-    assert typed(skill, agent) == 1 and '--run-checks lets' in capsys.readouterr().err
+    assert typed(skill, agent) == 3 and '--run-checks lets' in capsys.readouterr().err
     assert not (tmp_path/'ran').exists()
     typed(skill, agent, '--run-checks')
     assert (tmp_path/'ran').exists()
