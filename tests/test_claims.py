@@ -302,3 +302,10 @@ def test_proofs_of_a_useless_skill_stay_useless():
 def test_losses_are_compared_by_fishers_exact_test(lost, runs, p):
     assert losses_test(lost, runs) == pytest.approx(p, rel=1e-3)
     assert losses_test(lost[::-1], runs[::-1]) == pytest.approx(p, rel=1e-3)
+
+def test_reruns_of_an_earlier_proof_that_agree_are_no_more_evidence_than_in_one():
+    plan, ones = ProofPlan(alpha=proof_alpha(2)), np.ones((3, 3))
+    once = analyse(ProofPlan(), ones, 0*ones)
+    again = analyse(plan, ones[:1], 0*ones[:1], earlier=ones)
+    assert once.verdict == again.verdict == 'not enough evidence' and again.claims[0].p is None
+    assert again.stopped == 1 and again.reason == once.reason

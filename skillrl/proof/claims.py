@@ -132,12 +132,12 @@ class _Runs:
 
     def agree(self, k):
         "Has every eval brought the same three times or more, in both arms?"
-        pairs = _pairs(self.gains[:k])
+        gains = self.until(k)
+        pairs = _pairs(gains)
         if min(pairs[pairs > 0], default=0) < _AGREE:
             return False
-        arms = np.stack([self.gains[:k], self.without[:k]])
-        ranges = np.fmax.reduce(arms, 1) - np.fmin.reduce(arms, 1)
-        return not (ranges > _TIE).any()
+        ranges = [np.fmax.reduce(scores) - np.fmin.reduce(scores) for scores in (gains, self.without[:k])]
+        return not (np.array(ranges) > _TIE).any()
 
 # %% ../../nbs/645_proof.claims.ipynb #d8897c0b
 _BETS = 24
