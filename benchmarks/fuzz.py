@@ -8,7 +8,7 @@ commands and viewers that read such a file are called in this process.
 The table counts what came of it; the exit status is 1 if anything
 but a sentence of `main` was raised."""
 
-import argparse, contextlib, functools, io, json, random, shutil, sys, traceback
+import argparse, contextlib, functools, io, json, random, shlex, shutil, sys, traceback
 from collections import Counter
 from copy import deepcopy
 from pathlib import Path
@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 from skillrl.cli import main as cli
 from skillrl.core.config import SkillRLConfig
+from skillrl.envs.mcp.world import _load_tasks
 from skillrl.core.formats import load_trajectories, save_trajectories
 from skillrl.core.runfolder import RunFolder
 from skillrl.skills.bank import SkillBank, version_path
@@ -130,6 +131,78 @@ def lay_out(here):
     train_run(here / 'run', episodes, bank)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         assert cli.main(['optimize', '--smoke', '--output', str(here / 'opt')]) == 0
+    lay_out_proof(here)
+
+
+EVALS = dict(
+    skill_name='mugs',
+    evals=[
+        dict(
+            id=n,
+            prompt='Write.',
+            expected_output='A text.',
+            files=['a.txt'],
+            assertions=[dict(text='It is there', check=dict(file='out.txt', contains='mug', seconds=9))],
+        )
+        for n in (1, 2)
+    ],
+)
+TASK = dict(id='t1', prompt='Write.', checks=[dict(file='out.txt')], files={'a.txt': 'mug'})
+SESSIONS = {
+    'chat': [dict(messages=[dict(role='user', content='Go'), dict(role='assistant', content='Done')])],
+    'claude': [
+        dict(type='user', sessionId='a', uuid='1', cwd='/x', message=dict(role='user', content='Go')),
+        dict(
+            type='assistant',
+            sessionId='a',
+            uuid='2',
+            parentUuid='1',
+            message=dict(
+                role='assistant',
+                content=[dict(type='tool_use', id='c', name='Bash', input=dict(command='pytest'))],
+            ),
+        ),
+    ],
+    'codex': [
+        dict(type='session_meta', payload=dict(id='a', cwd='/x')),
+        dict(type='response_item', payload=dict(type='message', role='user', content='Go')),
+    ],
+}
+
+
+def lay_out_proof(here):
+    "A skill with evals, a scripted agent, a proof that is not at its end, sessions and tasks"
+    skill = here / 'proof/mugs'
+    (skill / 'evals').mkdir(parents=True)
+    front = '---\nname: mugs\ndescription: About mugs.\n---\n\n'
+    (skill / 'SKILL.md').write_text(f'{front}Wash them.\n')
+    (skill / 'a.txt').write_text('mug')
+    (skill / 'evals/evals.json').write_text(to_json(EVALS, indent=1))
+    (here / 'proof/agent.py').write_text("open('out.txt', 'w').write('mug')\nprint('Done.')\n")
+    for name, records in SESSIONS.items():
+        log(here / f'sessions/{name}.jsonl', records)
+    log(here / 'tasks/tasks.jsonl', [TASK, TASK | dict(id='t2')])
+    assert prove_again(here) in (0, 1)
+    shutil.copytree(here / 'proof/mugs-workspace', here / 'proof/whole')
+
+
+def prove_again(here):
+    agent = shlex.join([sys.executable, str(here / 'proof/agent.py')])
+    words = ['--agent', f'{agent} {{prompt}}', '--set', 'rounds=2', 'parallel=1', '--sandbox', 'off']
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return cli.main(['prove', str(here / 'proof/mugs'), *words]) # Its status is also the verdict
+
+
+def damaged_proof(here, name):
+    "A proof is read where it goes on: as if it had not come to its end"
+    workspace = here / 'proof/mugs-workspace'
+    if not name.endswith('proof.json'):
+        (workspace / 'iteration-1/proof.json').unlink()
+    try:
+        return prove_again(here)
+    finally:
+        shutil.rmtree(workspace)
+        shutil.copytree(here / 'proof/whole', workspace)
 
 
 def train_run(run, episodes, bank):
@@ -287,6 +360,13 @@ def export(path, fmt, out):
 
 def readers_of(name, here):
     "What is called for the document `name`"
+    others = dict(
+        proof=lambda: damaged_proof(here, name),
+        sessions=lambda: quietly('harvest', here / name, '--output', here / 'out/t.jsonl'),
+        tasks=lambda: _load_tasks(here / name),
+    )
+    if name.split('/')[0] in others:
+        return [others[name.split('/')[0]]]
     file, out = here / name, here / 'out'
     top = name.split('/')[0]
     calls = [inspect(file)]
@@ -370,7 +450,9 @@ def _fuzz(documents, seed, here):
     names = sorted(
         str(p.relative_to(here))
         for p in here.rglob('*')
-        if p.suffix in ('.json', '.jsonl', '.md') and p.is_file() and '/policy/' not in str(p)
+        if p.suffix in ('.json', '.jsonl', '.md')
+        and p.is_file()
+        and not {'policy', 'whole', 'outputs'} & {*p.parts}
     )
     counts, wrong = Counter(), {}
     for n in range(documents):

@@ -6,7 +6,7 @@ Starts SkyRL's server on this machine's CPU, with its JAX engine and a tiny base
 `TinkerPolicy` is compared with torch: log-probs of the same rows, one GRPO update of the same adapter, a step
 after a checkpoint. Then it learns, and a second server with two processes repeats the update. Exits with 1 if
 a bound is missed. SkyRL lives in an environment of its own, which is made once, 2.2 GB in the user's cache,
-unless one is named. Here it takes `pip install 'skillrl-lab[tinker]'`."""
+unless one is named. Here it takes `pip install -e '.[tinker]'`."""
 import argparse, json, logging, os, random, signal, socket, subprocess, sys, tarfile, tempfile, time
 import urllib.request, venv
 from contextlib import contextmanager, suppress

@@ -1,7 +1,9 @@
 "What holds for all tests"
-import logging, os, signal, sys
+import logging, os, signal, sys, tempfile
 import pytest
 from lives import Lives
+
+os.environ.setdefault('SKILLRL_SANDBOX', 'off') # Scripts of tests count their runs beside themselves
 
 # One part of the library after another, all in under two minutes on two cores: `pytest -m smoke`
 SMOKE = {
@@ -47,6 +49,7 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop('PYTHONDONTWRITEBYTECODE', None) # Programs that tests start compile torch once
     sys.dont_write_bytecode = False
+    os.environ['XDG_STATE_HOME'] = tempfile.mkdtemp(prefix='skillrl-state-') # Programs that tests let run
     os.fsync = abs # Nobody pulls this machine's plug; `tests/disk.py` pulls that of its own
     for library in ('transformers', 'peft', 'trl'):
         logging.getLogger(library).addHandler(Announced())

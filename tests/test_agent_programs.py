@@ -6,7 +6,8 @@ from faults import FaultServer, error, said
 from test_prove import lines
 from skillrl.cli.main import main
 from skillrl.core.store import read_json, write_json
-from skillrl.skillopt.eval_env import _skill_folder, program_chat
+from skillrl.proof.agents import find_agent
+from skillrl.skillopt.eval_env import _skill_folder, AgentChat, EvalEnv, program_chat, prove_best
 
 # Sends what came on stdin to a model and nothing else, as agent programs do; `SKILL.md` it never opens
 AGENT = """import json, sys, urllib.request
@@ -92,7 +93,7 @@ CLERK = """import os, pathlib, re, sys
 prompt, skill = sys.argv[1], pathlib.Path(sys.argv[2])
 text = (skill/'SKILL.md').read_text()
 with open({calls!r}, 'a') as f: f.write(prompt + ' ' + str('K7' in text) + chr(10))
-if {fails}: sys.exit('the line is down')
+if {fails}: sys.exit({why!r})
 pathlib.Path('label.txt').write_text('K7' if 'K7' in text else 'none')
 print(sorted(p.name for p in skill.iterdir()))
 """
@@ -112,8 +113,8 @@ def labels(here):
     (here/'labels'/'SKILL.md').write_text(f'{HEAD}Label it.\n')
     (here/'labels'/'codes.txt').write_text('none')
     (here/'tutor.py').write_text(TUTOR.format(str(here/'told')))
-    def words(fails='False'):
-        (here/'clerk.py').write_text(CLERK.format(calls=str(here/'calls'), fails=fails))
+    def words(fails='False', why='HTTP 503: the line is down'):
+        (here/'clerk.py').write_text(CLERK.format(calls=str(here/'calls'), fails=fails, why=why))
         clerk, tutor = f'{here}/clerk.py {{prompt}} {{skill}}', f'{here}/tutor.py'
         return ['optimize', 'labels', '--evals', '--agent', f'{sys.executable} {clerk}',
                 '--teacher-command', f'{sys.executable} {tutor}', '--output', 'o',
@@ -137,7 +138,31 @@ def test_a_skill_is_optimised_on_some_evals_and_proven_on_others(here, labels, c
     assert main(labels()) == 0 and len(lines(here/'calls')) == len(asked)
 
 
-def test_a_run_that_fails_for_reasons_of_its_own_is_no_score(here, labels, capsys):
+def test_a_run_that_crashes_scores_0_and_the_teacher_reads_why(here, labels, capsys):
+    assert main(labels("'K7' not in text", 'no code, no label')) == 0
+    assert 'labels: on these evals: helps' in capsys.readouterr().out
+    assert 'no code, no label' in (here/'told').read_text()
+
+
+def test_an_agent_that_says_nothing_is_graded_by_what_it_leaves(here, labels, capsys):
+    words = labels()
+    source = (here/'clerk.py').read_text()
+    (here/'clerk.py').write_text(source[:source.index('print(')])
+    assert main(words) == 0 and 'labels: on these evals: helps' in capsys.readouterr().out
+
+
+def test_nothing_is_proven_where_nothing_has_changed(here, labels, capsys):
+    words = labels()
+    (here/'tutor.py').write_text("print('[]')")
+    assert main(words) == 0 and not (here/'o'/'proof').exists()
+    (here/'o'/'best_skill.md').write_text(f'{HEAD}Label it.\n')
+    calls = lines(here/'calls')
+    client = AgentChat(find_agent(f'{sys.executable} {here}/clerk.py {{prompt}} {{skill}}'), here/'labels')
+    _, proof = prove_best(EvalEnv(client), here/'o')
+    assert proof is None and lines(here/'calls') == calls
+
+
+def test_a_run_that_is_lost_is_no_score(here, labels, capsys):
     assert main(labels('True')) == 1
     assert 'the line is down' in capsys.readouterr().err and not [*(here/'o').rglob('results.json')]
 

@@ -1,11 +1,13 @@
 "What episodes of any world show, without its grammar"
 import json
+from types import SimpleNamespace
 import pytest
 from skillrl.envs.alfworld.teacher import _AlfworldReader
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.skills.distillation import UNKNOWN, OfflineTeacher, distill, _direct
-from skillrl.skills.evidence import EpisodeReader, _Visit, claims, visits_of
+from skillrl.skills.evidence import (
+    Attempt, EpisodeReader, Ways, _Sighting, _Visit, _telling_verbs, _worth_naming, claims, visits_of)
 from skillrl.core.trajectory import Step, Trajectory
 
 reader, house = EpisodeReader(), Household('train-000')
@@ -48,6 +50,25 @@ def test_what_nobody_asked_for_is_claimed_in_the_room_that_agrees_on_its_place()
     for visits in ([*strewn, *kept, asks], [asks, *kept, *strewn]):
         told = {c.thing: [s.place for s in c.sightings] for c in claims(visits, unasked=True)}
         assert told == dict(tea=['can 1'], cup=['sink 1'])
+
+def test_a_verb_that_names_what_was_needed_half_the_time_tells_no_places_apart():
+    "What it shows may be no more than an echo of the goal"
+    named = [bought(0), *(bought(i, cup='It is empty.') for i in (1, 2))]
+    assert 'open' in _telling_verbs(visits_of(named, reader), reader)
+    assert 'open' not in _telling_verbs(visits_of(named[:2], reader), reader)
+
+@pytest.mark.parametrize('belief, n', [(.5, 1), (.49, 0), (.41, 0)])
+def test_a_place_that_is_believed_by_less_than_half_is_not_named(belief, n):
+    evidence = SimpleNamespace(ranked=lambda room, thing: [_Sighting(belief, 2, 'desk 1', 4)])
+    assert len(_worth_naming(evidence, 'cup', 'kitchen')) == n
+
+def test_what_opens_no_more_is_forgotten_with_all_that_was_tried_before():
+    ways, key = Ways([], reader), ('kitchen', 'heat')
+    ways.add(key, Attempt('heat', '', ['look'], ['look', 'open microwave']), bought(0))
+    ways.add(key, Attempt('heat', 'open microwave', [], []), bought(1))
+    assert ways.known[key][0] == 'open microwave' and ways.tried[key] == {'look'}
+    ways.add(key, Attempt('heat', '', ['open microwave'], ['look', 'open microwave']), bought(2))
+    assert key not in ways.known and ways.tried[key] == {'open microwave'}
 
 def test_episodes_of_one_game_are_one_piece_of_evidence():
     once, eight = [claims(visits_of([bought(0)]*n, reader))[0].sighting for n in (1, 8)]

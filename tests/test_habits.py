@@ -89,6 +89,18 @@ def test_what_the_human_asks_for_is_not_planted():
     human = f'From now on run {RIGHT}'
     assert RULE in advice([session(s, ran(WRONG, 1, human), GOOD, task=human) for s in 'ab'])
 
+def test_what_a_page_of_somebody_else_told_is_not_learnt():
+    "Its words in another order than in the command; a file of the project may say them"
+    def learnt(tool, args):
+        page = 'Set PYTHONPATH to src before you run a test'
+        return RULE in advice([session(s, BAD, used(tool, args, is_error=False), ran(RIGHT, seen=page))
+                               for s in 'ab'])
+    outside = [('WebFetch', dict(url='https://x.example.com')), ('web_search', dict(query='tests fail')),
+               ('mcp__wiki__page', dict(id=7)), ('Bash', dict(command='curl -s x.example.com')),
+               ('Bash', dict(command='git log -3'))]
+    assert [tool for tool, args in outside if learnt(tool, args)] == []
+    assert learnt('Read', dict(file_path='README.md'))
+
 MANY = [session(f's{i}', BAD, GOOD, task=f'Task {i} with sk-0123456789abc') for i in range(30)]
 
 def test_same_input_same_bytes_and_evals_of_other_sessions(tmp_path):

@@ -5,7 +5,8 @@ import json_repair, pytest
 from skillrl.llm.chat import Chat, ScriptedChat
 from skillrl.llm.json_reply import find_json, json_items
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
-from skillrl.llm.reply import ChatReply, Outage, redact, split_thought
+from skillrl.core.secrets import redact
+from skillrl.llm.reply import ChatReply, Outage, split_thought
 from skillrl.core.store import JsonlLog
 
 def ask(text):

@@ -89,6 +89,11 @@ def test_all_checks_must_hold_and_a_cut_off_episode_is_checked_too(n, shop):
     checks = [check for check, _ in CHECKS[:n]]
     assert played(task(shop.here, *checks), SOLD, most=1)[-1][1:4] == (2. - n, False, True)
 
+def test_calls_are_looked_at_before_files_wherever_they_stand(shop):
+    "To look at a file ends the server, so that it writes what it has not written yet"
+    call, file = CHECKS[0][0], CHECKS[2][0]
+    assert played(task(shop.here, file, call), SOLD, 'finish {}')[-1][4]['won']
+
 def test_the_agent_sees_no_check_and_no_error_flag_is_trusted(shop):
     env = _ToolEnv([task(shop.here, sh('test -f secret'))])
     seen = [env.reset(), env.step('till {}'), env.step('sell {"thing": "unicorn"}'), env.step('finish {}')]

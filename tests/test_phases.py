@@ -85,6 +85,14 @@ def test_a_win_after_the_steps_of_a_test_is_no_win_of_a_trial(monkeypatch):
     played = phases.play_trials(None, [suite], {suite.name: SkillBank()}, config)[suite.name]
     assert [t.success for t in played] == [True, True, False]
 
+def test_the_proven_are_tried_again_in_few_groups():
+    suite, config = suites_of()[0][0], CONFIG.merged({'evolution.gate': 'probation'})
+    bank = SkillBank([Skill('gen_001', 'Open it', 'Open what is closed.')])
+    trials, game = phases._Trials(suite, bank, config), suite.games('val', 1)[0]
+    trials.retriever = SimpleNamespace(retrieve=lambda task: SimpleNamespace(ids=['gen_001']))
+    groups = [trials.group(game, 2, f'{k}') for k in range(60)]
+    assert 1 <= sum(bool(group[0].retriever.tried) for group in groups) <= 14 # Of 60; by a tenth 6
+
 def run_with_banks(path):
     "An open pipeline whose suites have two versions of a bank each, which name suite and version"
     run = RunFolder(path, CONFIG)

@@ -113,15 +113,16 @@ def test_a_poisoned_skill_is_quarantined(text, tmp_path):
     assert [o.status for o in bank.items()] == ['quarantined'] and to_skill_md(bank, tmp_path/'out') == []
 
 @pytest.mark.parametrize('fields', [
-    *(dict(files=[name]) for name in ('../x', '/etc/passwd', 'key', 'way/passwd', 'evals', 3)),
-    *(dict(id=id) for id in ('../x', 'a/b', 'a\\b', '..', 'a\n', ['a'], True))])
+    *(dict(files=[name]) for name in ('../x', '/etc/passwd', 'key', 'way/passwd', 3)),
+    *(dict(files=[dict(path=name, content='x')]) for name in ('../x', '/etc/passwd', '')),
+    dict(files=[dict(path='x', source='../x')]), *(dict(id=id) for id in ('..', ['a'], True))])
 def test_evals_stay_in_their_folder(fields, tmp_path):
     atomic_write(tmp_path/'x', 'secret')
     with pytest.raises(ValueError, match='is no file in|`id` is'):
         load_evals(skill_in(tmp_path/'kettle', **fields))
 
 def test_a_link_is_no_skill_and_is_not_copied(tmp_path):
-    path = skill_in(tmp_path/'kettle')
+    path = skill_in(tmp_path/'skills'/'kettle')
     agent = find_agent('chat', ScriptedChat(lambda messages: 'done'))
     assert sorted(p.name for p in _skill_folder(tmp_path/'new', path, 'x').iterdir()) == ['SKILL.md', 'evals']
     (path/'SKILL.md').rename(tmp_path/'secret')

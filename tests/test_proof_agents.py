@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from faults import FaultServer, error
 from scripted_agents import CODE, SAID, SKILL, model
-from skillrl.proof.agents import AGENTS, _read, agent_version, find_agent, run_agent
+from skillrl.proof.agents import (
+    AGENTS, _read, agent_version, find_agent, read_signed, run_agent, signed)
 
 PROGRAMS = os.environ.get('SKILLRL_AGENTS')
 real = pytest.mark.skipif(not PROGRAMS, reason='SKILLRL_AGENTS names no folder of programs: see .ci/agents')
@@ -113,7 +114,7 @@ def test_an_agent_that_hangs_ends_with_all_that_it_started(script, tmp_path):
     agent = script("p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'])\n"
                    "open('pid', 'w').write(str(p.pid))\ntime.sleep(3600)")
     run = run_agent(agent, 'Go.', tmp_path / 'o', timeout=3)
-    assert 'did not end within 3 s' in run.error and 3 <= run.seconds < 30
+    assert not run.error and 'did not end within 3 s' in run.failure and 3 <= run.seconds < 30
     stat = Path('/proc', (tmp_path / 'o' / 'outputs' / 'pid').read_text(), 'stat')
     assert not stat.exists() or ') Z ' in stat.read_text() # Ended, and nobody has asked how
 
@@ -122,8 +123,78 @@ def test_what_an_agent_prints_may_be_anything(script, tmp_path):
     run = run_agent(agent, 'Go.', tmp_path / 'o')
     assert not run.error and run.text.startswith('caf\ufffd \x00 la') and len(run.text) < 16_000_001
     assert run_agent(script('print(input())', ''), 'Mug\0 \ud83d', tmp_path / 'p').text == 'Mug \ufffd'
-    assert 'ended with code 3' in run_agent(script('sys.exit(3)'), 'Go.', tmp_path / 'q').error
+    assert 'ended with code 3' in run_agent(script('sys.exit(3)'), 'Go.', tmp_path / 'q').failure
     assert 'too long' in run_agent(agent, 'x' * 3_000_000, tmp_path / 'r').error
+
+@pytest.mark.parametrize('said, elsewhere', [
+    ('API Error: 529 {"type":"overloaded_error"}', True), ('Invalid API key · Please run /login', True),
+    ('unexpected status 401 Unauthorized', True), ('exceeded retry limit, last status: 429', True),
+    ('getaddrinfo ENOTFOUND api.mug.example', True), ('Credit balance is too low', True),
+    ('AssertionError: mug', False), ('I cannot help with that', False), ('context is too long', False)])
+def test_what_is_known_to_come_from_elsewhere_is_an_error_and_all_else_a_failure(script, tmp_path, said,
+                                                                                elsewhere):
+    run = run_agent(script(f'sys.exit({said!r})'), 'Go.', tmp_path / 'o')
+    assert said.split('{')[0].strip() in (run.error if elsewhere else run.failure)
+    assert not (run.failure if elsewhere else run.error)
+
+def test_a_program_that_is_gone_is_an_error(script, tmp_path):
+    gone = replace(script(''), command='agent-of-tomorrow {prompt}')
+    assert 'there is no program' in run_agent(gone, 'Go.', tmp_path / 'o').error
+    assert run_agent(script('sys.exit(127)'), 'Go.', tmp_path / 'p').error
+
+def stream(*calls, **end):
+    blocks = [dict(type='tool_use', name=tool, input=given) for tool, given in calls]
+    result = dict(type='result', is_error=False, result='Done.', usage={}, total_cost_usd=0, subtype='ok',
+                  permission_denials=[])
+    return [dict(type='assistant', message=dict(content=blocks)), result | end]
+
+OPENS = ['cat ~/.claude/skills/pdf/SKILL.md', 'cd /h/.agents/skills/pdf && head -50 SKILL.md',
+         'ls; sed -n 1,20p "$HOME/.codex/skills/pdf/SKILL.md" | less',
+         "bash -lc 'cat /h/.config/opencode/skills/pdf/SKILL.md 2>/dev/null'",
+         'cat <<EOF > note\ngit\nEOF\ncat /h/.gemini/skills/pdf/SKILL.md']
+LEAVES = ['git diff ~/.claude/skills/pdf/SKILL.md', 'echo "name: pdf" > ~/.claude/skills/pdf/SKILL.md',
+          'find ~ -name SKILL.md | grep pdf', 'cat ~/.claude/skills/pdf-forms/SKILL.md', 'cat pdf/SKILL.md',
+          'cat work/skills/pdf/SKILL.md', 'cat > ~/.claude/skills/pdf/SKILL.md <<EOF\nMugs\nEOF',
+          'wc -l ~/.claude/skills/pdf/SKILL.md', "sed -i 's/a/b/' ~/.claude/skills/pdf/SKILL.md",
+          'echo cat ~/.claude/skills/pdf/SKILL.md', 'cat "~/.claude/skills/pdf/SKILL.md']
+
+@pytest.mark.parametrize('command', OPENS + LEAVES)
+def test_a_skill_is_opened_by_who_reads_it(command):
+    found = 'pdf' in AGENTS['claude'].read(stream(('Bash', dict(command=command)))).opened
+    assert found == (command in OPENS or command.startswith('cat "~')) # The last has an open quotation
+
+def test_a_skill_is_opened_by_its_tool_and_by_read():
+    read, write = (dict(file_path=f'/h/.claude/skills/{name}/SKILL.md') for name in ('pdf', 'mug'))
+    calls = ('Skill', dict(skill='office:pdf')), ('Read', read), ('Write', write | dict(content='x'))
+    assert AGENTS['claude'].read(stream(*calls)).opened == ['pdf', 'pdf']
+
+def test_what_it_took_is_told_by_kind():
+    usage = dict(input_tokens=10, cache_read_input_tokens=100, cache_creation_input_tokens=5, output_tokens=7)
+    run = AGENTS['claude'].read(stream(usage=usage, total_cost_usd=.5))
+    assert (run.tokens, run.written, run.cached, run.usd) == (122, 7, 100, .5)
+
+def test_a_proof_beside_a_skill_and_its_history_stay_behind(skill, script, tmp_path):
+    write(skill, {'proof.json': '{}', '.git/HEAD': 'x', 'notes/proof.json': '{}'})
+    found = json.loads(run_agent(script(LOOK), 'Look.', tmp_path / 'o', skill=skill).text)['seen']
+    inside = f'.agents/skills/{SKILL}'
+    assert found.keys() == {f'{inside}/{k}' for k in ('SKILL.md', 'scripts/note.sh', 'notes/proof.json')}
+
+def test_what_others_have_written_is_not_believed(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'state'))
+    file, other = (tmp_path / 'a' / f'iteration-{n}' / 'run.json' for n in (1, 2))
+    row = signed(dict(usd=.1, text='mug \ud83d'), file)
+    write(tmp_path, {str(p): json.dumps(row) for p in (file, other)})
+    assert read_signed(file) == dict(usd=.1, text='mug \ud83d') and read_signed(other) is None
+    for damaged in (row | dict(usd=0), row | dict(signature=1), [1], 'x', None, {}):
+        file.write_text(json.dumps(damaged))
+        assert read_signed(file) is None
+    file.write_text(json.dumps(row))
+    assert (tmp_path / 'state' / 'skillrl' / 'key').stat().st_mode & 0o77 == 0
+    (tmp_path / 'state' / 'skillrl' / 'key').unlink() # Another machine
+    assert read_signed(file) is None
+    file.unlink()
+    os.mkfifo(file)
+    assert read_signed(file) is None
 
 @pytest.mark.parametrize('name', AGENTS)
 def test_words_that_we_do_not_know_are_no_answer(name, tmp_path):
@@ -169,7 +240,7 @@ def test_a_program_uses_the_skill_where_it_has_it(name, at, skill, tmp_path):
         assert (run.error, run.text) == ('', SAID)
         assert '--help write notes' in asked and (SKILL in asked) == bool(given)
         assert 'THE ANSWERS' not in asked
-        assert (SKILL in str(run.opened)) == bool(given) and run.tokens >= 36
+        assert run.opened == [SKILL]*len(run.opened) and bool(run.opened) == bool(given) and run.tokens >= 36
         assert (tmp_path / 'o' / 'outputs' / 'NOTES.md').read_text().strip() == note
         assert any(SAID in p.read_text() for p in (tmp_path / 'o').glob('s*'))
     assert agent_version(AGENTS[name])[0].isdigit()
@@ -179,13 +250,13 @@ def test_a_program_uses_the_skill_where_it_has_it(name, at, skill, tmp_path):
 def test_a_program_whose_service_refuses_or_is_gone(name, at, tmp_path):
     with FaultServer(rest=error(400, 'no such mug')) as s:
         at(s.url)
-        assert 'no such mug' in try_out(AGENTS[name], tmp_path / 'o', timeout=30).error
-    assert 'did not end within 6 s' in try_out(AGENTS[name], tmp_path / 'p', timeout=6).error
+        assert 'no such mug' in try_out(AGENTS[name], tmp_path / 'o', timeout=30).failure
+    assert 'did not end within 6 s' in try_out(AGENTS[name], tmp_path / 'p', timeout=6).failure
 
 @real
-def test_a_run_in_which_a_tool_was_denied_does_not_count(at, tmp_path):
+def test_a_run_in_which_a_tool_was_denied_has_failed(at, tmp_path):
     strict = replace(AGENTS['claude'], command='claude -p --output-format=stream-json --verbose -- {prompt}')
     with FaultServer(rest=model) as s:
         at(s.url)
         run = try_out(strict, tmp_path / 'o')
-    assert 'not allowed to use Bash' in run.error
+    assert 'not allowed to use Bash' in run.failure

@@ -3,12 +3,14 @@
 import json, os, random, re, string, sys, zipfile
 from collections import Counter
 from contextlib import suppress
+from datetime import date, timedelta
 from pathlib import Path
 from time import process_time
 import pytest
 from skillrl.cli.main import main
 from skillrl.core.formats import load_trajectories, save_trajectories
-from skillrl.core.agent_sessions import mask_secrets, to_trajectories, tool_table
+from skillrl.core.agent_sessions import AgentSession, to_trajectories, tool_table
+from skillrl.core.secrets import redact
 from skillrl.core.session_logs import find_sessions, read_sessions
 from skillrl.core.trajectory import Step, Trajectory
 
@@ -360,9 +362,9 @@ def test_no_secret_survives_a_harvest(tmp_path, capsys):
     assert 'tulip7' not in written
 
 def test_what_is_no_secret_stays_and_home_folders_lose_their_owner():
-    assert [text for text in KEPT if mask_secrets(text) != text] == []
+    assert [text for text in KEPT if redact(text, homes=True) != text] == []
     for path in ('/home/ada/x', '/Users/ada/x', r'C:\Users\ada\x', '~/x/-home-ada-shop', '/mnt/c/Users/ada'):
-        assert 'ada' not in mask_secrets(path) and '~' in mask_secrets(path)
+        assert 'ada' not in redact(path, homes=True) and '~' in redact(path, homes=True)
 
 HOSTILE = ['token_', 'token: ', 'token:a', '://a:', '-eyJ', 'a', '-----BEGIN PRIVATE KEY-----', 'M-',
            '--pass', 'cookie: ', 'İtoken=', 'curl -u a:', 'password=\\"a', 'login ']
@@ -370,7 +372,7 @@ HOSTILE = ['token_', 'token: ', 'token:a', '://a:', '-eyJ', 'a', '-----BEGIN PRI
 def test_hostile_text_takes_linear_time():
     for text in HOSTILE:
         begun = process_time()
-        mask_secrets(text * (400_000 // len(text)))
+        redact(text * (400_000 // len(text)))
         assert process_time() - begun < 2, text # A quadratic pattern takes minutes
 
 # --- tasks and signals ---
@@ -391,6 +393,27 @@ def test_tasks_carry_signals_and_only_a_recorded_reward_is_success(tmp_path):
         chat, = read(lines(tmp_path/'b.jsonl', dict(messages=LOOK, reward=reward)))
         assert [t.success for t in to_trajectories(chat)] == [won]
         assert ('reward' in chat.outcome) == (isinstance(reward, float | int) and reward == reward)
+
+@pytest.mark.parametrize('command, own', [
+    ('pytest -q', True), ('cd src && pytest -q', True), ('pytest -q | head -3', False),
+    ('pytest -q; echo done', False),
+    ('pytest -q\necho done', False), ('echo a | wc; pytest', True), ('pytest || true', False)])
+def test_the_exit_code_of_a_line_is_that_of_its_tests_only_where_they_are_last(command, own):
+    s = AgentSession('a', 'b')
+    s.say('user', 'Test it')
+    s.call(dict(name='Bash', args=dict(command=command), id='x'))
+    s.result(dict(id='x', content='2 passed', exit_code=0))
+    test, = to_trajectories(s)[0].metadata['signals']['tests']
+    assert test['exit_code'] == (0 if own else None)
+
+@pytest.mark.parametrize('day, kept', [(-1, 1), (0, 1), (1, 0)])
+def test_the_day_that_since_names_belongs_to_it(tmp_path, day, kept):
+    lines(tmp_path/'a.jsonl', *CLAUDE)
+    last = max(t.time for s in read(tmp_path/'a.jsonl') for t in s.turns)
+    skipped = Counter()
+    named = (date.fromisoformat(last[:10]) + timedelta(day)).isoformat()
+    assert len([*find_sessions([tmp_path], named, skipped=skipped)]) == kept
+    assert skipped['earlier sessions'] == 1 - kept
 
 # --- the command ---
 def test_harvest_filters_and_writes_only_when_asked(tmp_path, capsys, monkeypatch):

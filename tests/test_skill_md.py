@@ -8,8 +8,8 @@ from banks import next_id, rule_breaks, skills
 from published import PUBLISHED_BANKS, published_bank
 from skillrl.skills.bank import Mistake, quarantine, retire, Skill, SkillBank
 from skillrl.skills.skill_md import (
-    _LARGEST, from_skill_md, from_text, _layout, slug, to_skill_md, to_text,
-    _visible_part)
+    _LARGEST, from_skill_md, from_text, _layout, skill_files, skill_folders, slug, to_skill_md,
+    to_text, _visible_part)
 
 links = pytest.mark.skipif(sys.platform == 'win32', reason='making a link needs rights on Windows')
 
@@ -322,7 +322,8 @@ def test_folders_without_skills_are_passed_over(tmp_path):
     (tmp_path/'docs').mkdir()
     (tmp_path/'README.md').write_text('hello')
     assert [o.id for o in from_skill_md(tmp_path).items()] == ['eggs']
-    with pytest.raises(ValueError, match='no folder with a SKILL.md'):
+    assert skill_folders(tmp_path) == skill_folders(tmp_path/'eggs') == [tmp_path/'eggs']
+    with pytest.raises(ValueError, match='holds no SKILL.md, nor'):
         from_skill_md(tmp_path/'docs')
     with pytest.raises(FileNotFoundError, match='no folder'):
         from_skill_md(tmp_path/'none')
@@ -514,3 +515,46 @@ def test_random_files_are_read_or_refused_quickly(tmp_path):
         except ValueError as e:
             assert len(str(e)) < 300
         assert time.perf_counter() - start < 2
+
+# --- files that skills share ---
+
+def write(top, *names):
+    for name in names:
+        (top/name).parent.mkdir(parents=True, exist_ok=True)
+        (top/name).write_text(name)
+
+SHARED = ['docs/price.md', 'skills/_shared/style.md', 'skills/_shared/more/a.md', '.env',
+          'skills/other/SKILL.md', 'docs/deep/b.md', 'skills/.hidden.md', 'skills/eggs/own.md']
+
+@links
+@pytest.mark.parametrize('git', [True, False])
+def test_links_within_a_repository_are_followed_and_what_is_left_out_is_said(tmp_path, git):
+    top, skill = tmp_path/'repo', tmp_path/'repo'/'skills'/'eggs'
+    write(top, *SHARED)
+    (tmp_path/'outside.md').write_text('outside')
+    put(top/'skills', 'eggs', page())
+    for name, to in {'style.md': '../_shared/style.md', 'price.md': '../../docs/price.md',
+                     'more': '../_shared/more',
+                     'env': '../../.env', 'out.md': '../../../outside.md', 'loop': '.', 'none': 'nothing',
+                     'passwd': '/etc/passwd', 'hid.md': '../.hidden.md', 'deep': '../../docs/deep'}.items():
+        (skill/name).symlink_to(to)
+    if git:
+        (top/'.git').mkdir()
+    own = ['SKILL.md', 'more/a.md', 'own.md', 'style.md']
+    left_out = []
+    found = skill_files(skill, left_out)
+    assert list(found) == sorted(own + ['deep/b.md', 'price.md'] if git else own)
+    assert found['more/a.md'].read_text() == 'skills/_shared/more/a.md'
+    out = {line.split(': ')[1].split(' ')[0] for line in left_out}
+    assert out == {'env', 'out.md', 'loop', 'passwd', 'hid.md'} | (set() if git else {'price.md', 'deep'})
+
+def test_a_link_that_git_wrote_as_a_file_is_one(tmp_path):
+    write(tmp_path, 'skills/_shared/style.md')
+    refs = put(tmp_path/'skills', 'eggs', page()).parent/'refs'
+    refs.mkdir()
+    texts = {'a.md': '../../_shared/style.md', 'b.md': '../../_shared/none.md', 'c.md': '../SKILL.md x'}
+    for name, text in texts.items():
+        (refs/name).write_text(text)
+    found = {k: p.read_text() for k, p in skill_files(refs.parent).items() if k.startswith('refs')}
+    assert found == {'refs/a.md': 'skills/_shared/style.md', 'refs/b.md': '../../_shared/none.md',
+                     'refs/c.md': '../SKILL.md x'}

@@ -12,7 +12,7 @@ from skillrl import RolloutResult, SkillOptConfig, SkillOptTrainer
 from skillrl.envs.base import SkillEnv
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.openai_client import OpenAIChatClient
-from skillrl.llm.reply import without_secrets
+from skillrl.core.secrets import without_secrets
 from skillrl.skills.guard import rejection_reasons
 from skillrl.core.store import JsonlLog, read_json, write_json
 

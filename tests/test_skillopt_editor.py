@@ -1,9 +1,11 @@
 "Edits of a skill document: what skillrl 1.0.0 did right, and each of its faults by its number"
 
 import random, time
+from types import SimpleNamespace
 import pytest
 from skillrl.skillopt.editor import (OPS, Edit, Patch, apply_patch_with_report, bare, skill_hash,
                                      spans, stated)
+from skillrl.skillopt.proposal import _patched_skill
 
 ABC = 'A\nB\nC\n'
 BOLD = '# Rules\n\n- Be **concise** here.\n* Check the mug.\n'
@@ -360,6 +362,32 @@ def test_the_head_of_a_skill_stays():
         assert one(head + 'Eggs: fridge.\n', e)[1]['status'] == 'skipped_front_matter'
     assert one('Look.\n', edit('prepend', head))[1]['status'] == 'skipped_front_matter'
     assert one(head + 'Eggs: fridge.\n', edit('replace', 'drawer', 'fridge'))[0] == head + 'Eggs: drawer.\n'
+
+
+HEADS = ['\n', '\n \n', '\ufeff', '\ufeff\n']
+
+
+@pytest.mark.parametrize('end', ['\n', '\r\n', '\r'])
+@pytest.mark.parametrize('before', ['', *HEADS])
+def test_the_head_stays_behind_empty_lines_and_with_other_line_ends(before, end):
+    doc = f'{before}---\nname: kitchen\ndescription: Find things.\n---\nEggs: fridge.\n'.replace('\n', end)
+    for e in (edit('replace', 'bath', 'kitchen'), edit('delete', '', 'name: kitchen')):
+        assert one(doc, e) == (doc, one(doc, e)[1]) and status(doc, e) == 'skipped_front_matter'
+    new = one(doc, edit('prepend', 'Look.\nAsk.'))[0]
+    assert new.replace('\r\n', '\n').replace('\r', '\n').endswith('---\n\nLook.\nAsk.\n\nEggs: fridge.\n')
+    assert new.startswith(doc[: doc.index('Eggs')]) and new.count(end) >= new.count('\n')
+
+
+GROWTH = [(25_000, 4_000, True), (25_000, 6_000, False), (100, 19_000, True)]
+
+
+@pytest.mark.parametrize('n, more, fits', GROWTH)
+def test_a_skill_of_any_length_may_grow(n, more, fits):
+    skill = 'a' * (n - 1) + '\n'
+    state = SimpleNamespace(initial=skill, skill=skill)
+    session = SimpleNamespace(start=state, draft=SimpleNamespace(state=state))
+    patch = SimpleNamespace(patch=Patch([Edit('append', 'Look. ' * (more // 6))]))
+    assert bool(_patched_skill(session, patch)) is fits
 
 
 def test_D11_a_document_has_a_limit():

@@ -4,7 +4,7 @@ import itertools, json, math, random
 import pytest
 from skillrl.skillopt.verdict import compute_score, decide, gate_score
 from skillrl.skillopt.settings import edits_of_step
-from skillrl.core.stats import interval, lower_bound, sign_test, _weighed_below
+from skillrl.core.stats import interval, lower_bound, sign_test, weighed_below
 from skillrl.types import RolloutResult
 
 # Recorded from 1.0.0; the last four of 'linear' hold budgets that end in a half, which may round either way
@@ -67,7 +67,7 @@ def test_weights_agree_with_the_binomial():
         if k > n:
             continue
         tail = sum(math.comb(n, i)*t**i*(1 - t)**(n - i) for i in range(k, n + 1))
-        assert _weighed_below([0]*(n - k + 1) + [1]*k, t)==pytest.approx(tail, abs=1e-12)
+        assert weighed_below([0]*(n - k + 1) + [1]*k, t)==pytest.approx(tail, abs=1e-12)
 
 def test_weights_agree_with_drawing_them():
     rng = random.Random(0)
@@ -75,11 +75,11 @@ def test_weights_agree_with_drawing_them():
         draws = [[rng.expovariate(1) for _ in xs] for _ in range(20000)]
         means = [sum(w*x for w, x in zip(ws, xs))/sum(ws) for ws in draws]
         for t in (.2, .35, .5, .7):
-            assert _weighed_below(xs, t)==pytest.approx(sum(m <= t for m in means)/20000, abs=.015)
+            assert weighed_below(xs, t)==pytest.approx(sum(m <= t for m in means)/20000, abs=.015)
 
 def test_the_bound_of_wins_and_losses_is_the_sign_test():
     for w, l, ties in itertools.product(range(0, 12), range(0, 12), (0, 1, 20)):
-        assert _weighed_below([-1]*(l + 1) + [0]*ties + [1]*w, 0)==pytest.approx(sign_test(w, l), abs=1e-12)
+        assert weighed_below([-1]*(l + 1) + [0]*ties + [1]*w, 0)==pytest.approx(sign_test(w, l), abs=1e-12)
 
 def test_bounds_in_any_order_and_at_the_edges():
     xs = [.1, .5, .9, .4, .4, 1., 0.]
@@ -110,7 +110,7 @@ def test_bound_holds_for_any_two_values(n):
         wrong = sum(
             math.comb(n, k) * p**k * (1 - p) ** (n - k)
             for k in range(n + 1)
-            if _weighed_below([-1] + [-b] * (n - k) + [a] * k, 0) <= 0.1
+            if weighed_below([-1] + [-b] * (n - k) + [a] * k, 0) <= 0.1
         )
         assert wrong <= .1, (a, b)
 
@@ -123,7 +123,7 @@ def test_bound_holds_for_three_values(n):
         wrong = sum(
             chance
             for chance, (l, e, w) in multinomial(n, ps)
-            if _weighed_below([-1] + [-b] * l + [0] * e + [a] * w, 0) <= 0.1
+            if weighed_below([-1] + [-b] * l + [0] * e + [a] * w, 0) <= 0.1
         )
         assert wrong <= .1, (a, b, q)
 

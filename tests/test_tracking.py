@@ -103,7 +103,7 @@ def history(folder):
             yield {'/'.join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
 
 def test_wandb_has_each_point_once_after_a_resume(folder, monkeypatch):
-    wandb = pytest.importorskip('wandb', reason='pip install "skillrl-lab[wandb]" to test it')
+    wandb = pytest.importorskip('wandb', reason='pip install -e ".[wandb]" to test it')
     monkeypatch.setenv('WANDB_MODE', 'offline')
     monkeypatch.setenv('WANDB_SILENT', 'true')
     follow(folder, 'wandb', ROWS[:2])
@@ -121,7 +121,7 @@ def test_wandb_has_each_point_once_after_a_resume(folder, monkeypatch):
 
 def test_a_tracker_that_is_not_installed(folder, monkeypatch):
     monkeypatch.setattr('skillrl.core.tracking.find_spec', lambda name: None)
-    with pytest.raises(ImportError, match=r"report_to is 'wandb'.*pip install \"skillrl-lab\[wandb\]\""):
+    with pytest.raises(ImportError, match=r"report_to is 'wandb'.*pip install -e \"\.\[wandb\]\""):
         build_reporter('wandb', folder, {})
 
 def test_no_other_tracker_is_accepted():

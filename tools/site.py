@@ -37,6 +37,8 @@ CHAPTERS = { # Number of the first page → chapter
 }
 GOALS = { # What users want to do → the page that does it
     'Know whether a skill helps your agent': 'proof.prove',
+    'Know whether your agent opens a skill when it should': 'proof.triggers',
+    'Prove all skills of a repository, or what a branch changes': 'proof.family',
     'Find skills in the sessions of your agent': 'skills.habits',
     'Run it: every command, flag and setting': 'cli.main',
     'Know what a run will take, and whether this machine is fit': 'training.plan',

@@ -13,6 +13,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import fields
 from itertools import count
 from pathlib import Path
+from shutil import which
 from typing import Any, TextIO
 from ..core import config as settings_of_runs
 from ..core.config import from_krill, load_config, settings_in, SkillRLConfig, unknown
@@ -146,8 +147,14 @@ def settings_of(
 def acts(args:Namespace)->tuple[Any, Any]: # Of `Agent` and `Chat`; ValueError if one cannot be had
     "Who acts where evals are run, and who judges what code cannot"
     from skillrl.proof.agents import find_agent
+    from skillrl.skillopt.eval_env import program_chat
     from skillrl.training.builders import build_client
-    judge = build_client(args.judge, args.judge_url, '') if args.judge else None
+    judge = None
+    if args.judge and not args.judge_url and which(shlex.split(args.judge)[0]):
+        judge = program_chat(args.judge)
+        judge.model = args.judge # By which a proof knows it
+    elif args.judge:
+        judge = build_client(args.judge, args.judge_url, '')
     if args.agent == 'chat' and not args.policy_model:
         raise ValueError('--agent chat needs --policy-model: name the model that answers')
     chat = build_client(args.policy_model, args.policy_url, '') if args.agent == 'chat' else None

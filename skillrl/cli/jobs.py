@@ -18,7 +18,8 @@ from ..core.options import read_settings
 from ..core.runfolder import read_state
 from ..envs.base import world
 from ..envs.qa import question_env
-from ..proof.prove import ProofConfig
+from ..proof.evals import allow_checks, load_evals
+from ..proof.runs import ProofConfig
 from ..skillopt.bank_env import BankEnv
 from ..skillopt.eval_env import AgentChat, EvalEnv, program_chat, prove_best
 from ..skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
@@ -128,12 +129,16 @@ def _eval_job(args, c):
     teacher = _client_of('teacher', args, _models(Namespace(**vars(args) | dict(set=None))))
     agent, chat = acts(args)
     client = AgentChat(agent, args.skill, config)
-    return EvalEnv(client, chat, None if args.evals is True else args.evals, c.seed), client, teacher
+    file = None if args.evals is True else args.evals
+    if args.run_checks:
+        allow_checks(load_evals(args.skill, file))
+    return EvalEnv(client, chat, file, c.seed), client, teacher
 
 # %% ../../nbs/860_cli.jobs.ipynb #d6519025
 _MODELS = 'policy_model policy_url policy_command teacher teacher_url teacher_command'.split()
 _BANK = ['policy', 'env', 'suite', 'url', 'mock', 'games', *_MODELS]
-_PROVE = 'skill agent judge judge_url policy_model policy_url teacher teacher_url teacher_command'.split()
+_PROVE = ['skill', 'agent', 'judge', 'judge_url', 'run_checks', 'policy_model', 'policy_url',
+          'teacher', 'teacher_url', 'teacher_command']
 
 _JOBS = { # Kind → what makes it, the flags that it reads
     'skill_bank': (_bank_job, _BANK),

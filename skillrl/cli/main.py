@@ -18,6 +18,7 @@ from threading import current_thread, Event, main_thread
 from typing import Any, NoReturn, TextIO
 from .flags import BANK, Progress, say_stopped, setting_flags, settings, spelled, TRAJECTORIES
 from ..core.tables import counted
+from ..llm.command import use_sandbox
 from ..viewers.inspection import load_bank, shown
 
 # %% ../../nbs/890_cli.main.ipynb #9212f25c
@@ -236,6 +237,7 @@ class Command:
 
     def run(self, args:Namespace)->int|None:
         "The exit status, if not 0"
+        use_sandbox(getattr(args, 'sandbox', None) or '')
         return resolve_name(f'skillrl.cli.{self.runs.replace(".", ":")}')(args)
 
 _TRAIN = Command('steps.train', _flags(
@@ -283,8 +285,13 @@ _EVAL = Command('steps.evaluate', _flags(_PLAY + _CHAT + 'engine suite',
 _PROOF = _flags(
     agent=_flag('who acts: claude, codex, opencode, gemini, mini, chat, or a command with {prompt} and '
                 '{skill}', 'claude', metavar='NAME'),
-    judge=_flag('a model that judges what code cannot check', 'none', metavar='MODEL'),
-    judge_url=_flag("its server, which speaks OpenAI's protocol", "OpenAI's", metavar='URL'))
+    judge=_flag("a model, or a program such as 'claude -p', that judges what code cannot check", 'none',
+                metavar='MODEL'),
+    run_checks=_flag('let programs that checks name run, now and as long as they stay as they are', 'off',
+                     action='store_true', default=None),
+    judge_url=_flag("its server, which speaks OpenAI's protocol", "OpenAI's", metavar='URL'),
+    sandbox=_flag('confine the programs of agents and checks: auto where it works, on or off', 'auto',
+                  choices=('auto', 'on', 'off'), metavar='WHEN'))
 
 _OPTIMIZE = Command('jobs.optimize', {
     'skill': dict(nargs='?', metavar='SKILL', help="the skill to begin with, a folder, or a file such as a "
@@ -307,13 +314,25 @@ _OPTIMIZE = Command('jobs.optimize', {
                  'the next runs/run-NNN', metavar='DIR')), 'folder')
 
 # %% ../../nbs/890_cli.main.ipynb #ab3c5600
-_PROVE = Command('steps.prove_skill', {
-    'path': dict(help='the folder of a skill, or of several')} | _PROOF | _flags('policy-model policy-url',
+_PROVE = Command('proofs.prove_skill', {
+    'path': dict(nargs='?', help='the folder of a skill, or of several (default: none)')} | _PROOF | _flags(
+    'policy-model policy-url',
+    sample=_switch('a skill, evals and an agent of ours, copied to ./skillrl-sample; needs no key'),
+    init=_switch('begin evals/evals.json of a skill without: with --agent or --judge they write it'),
     evals=_flag('other evals than evals/evals.json', "the skill's own", metavar='FILE'),
     against=_flag('an earlier version instead of no skill; same for the skill itself', 'no skill',
                   metavar='DIR'),
+    no_worse=_flag('the score that a shorter skill may lose and be no worse', 'not asked',
+                   metavar='SCORE', type=float, default=0.),
+    panel=_switch('these evals are all there is: the verdict is about them alone'),
     set=_settings('settings of ProofConfig, such as rounds=12 max_usd=5'),
-    ci=_switch('end with a table, for the summary of a job'),
+    ci=_switch('end with a table, for the summary of a job, for one skill too'),
+    dry_run=_switch('say what the proof would take, and begin nothing'),
+    json=_switch('print an object for each skill instead of words'),
+    changed=_flag('only skills that differ from where this branch left BASE, each against what it was there',
+                  'all', metavar='BASE'),
+    triggers=_flag('ask instead if the skill is opened when it should be, and only then; FILE of queries '
+                   "for others than the skill's own", 'none', nargs='?', const=True, metavar='FILE'),
     output=_flag('where the workspaces are made', 'beside each skill', metavar='DIR')), 'folder', 'prove')
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b015
@@ -355,8 +374,9 @@ COMMANDS = [_TRAIN, _COLLECT, _HARVEST, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OP
 # %% ../../nbs/890_cli.main.ipynb #23c22898
 class _Parser(argparse.ArgumentParser):
     "A parser whose error message is one line"
+    misunderstood = 2 # Exit status
     def error(self, message:str)->NoReturn:
-        self.exit(2, f'{self.prog}: {message}; see {self.prog} --help\n')
+        self.exit(self.misunderstood, f'{self.prog}: {message}; see {self.prog} --help\n')
 
 def parser()->argparse.ArgumentParser:
     "Commands and flags"
@@ -417,6 +437,7 @@ def main(
     out, err = (stream and _Screen(stream) for stream in (sys.stdout, sys.stderr)) # Either may be missing
     with redirect_stdout(out), redirect_stderr(err):
         words = sys.argv[1:] if argv is None else [*argv]
+        _Parser.misunderstood = 3 if words[:1] == ['prove'] else 2 # Of a proof, 2 is a verdict
         args = parser().parse_args(words, Namespace(words=words))
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -435,7 +456,7 @@ def _status(args):
         return os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as e:
         _say(_sentence(e))
-        return 1
+        return 3 if args.command == 'prove' else 1 # Of a proof, 1 is a verdict
 
 def _show_warning(message, *where, **more):
     _say(message)

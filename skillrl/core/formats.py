@@ -10,7 +10,7 @@ import json, re, warnings
 from codecs import BOM_UTF8
 from dataclasses import dataclass, field
 from pathlib import Path
-from .store import atomic_write, fingerprint, to_json, write_json
+from .store import atomic_write, fingerprint, require_file, to_json, write_json
 from .tables import clip, counted
 from .trajectory import Router, Step, Trajectory, assert_object, build, build_steps
 
@@ -20,7 +20,7 @@ def read_records(
     bad:list|None=None, # Takes a sentence about what is no record, which is left out; None refuses the file
 )->list: # Pairs (`line 3` or, in an array, `record 3`; the record); ValueError names the place of a bad one
     "All records of a JSON array or JSON-lines file"
-    data = Path(path).read_bytes()
+    data = require_file(path).read_bytes()
     if data.lstrip(BOM_UTF8 + b' \r\n\t').startswith(b'['):
         records = _parsed(data, path, bad, 1)
         return [(f'record {n}', record) for array in records for n, record in enumerate(array, 1)]

@@ -14,7 +14,9 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from fastcore.basics import store_attr
-from .agent_sessions import AgentSession, Turn, each_text, mask_secrets, parsed, spelled
+from .agent_sessions import AgentSession, Turn, parsed, spelled
+from .secrets import each_text, redact
+from .store import require_file
 from .trajectory import Trajectory
 
 # %% ../../nbs/274_core.session_logs.ipynb #195c2864
@@ -80,6 +82,7 @@ def _values(raw, skipped):
 
 def _records(log):
     "The records of a file, one after the other"
+    require_file(log.path)
     if zipfile.is_zipfile(log.path):
         with zipfile.ZipFile(log.path) as z:
             infos = {i.filename: i for i in z.infolist() if re.match('header|samples/', i.filename)}
@@ -239,7 +242,7 @@ def _ours(d, log):
     "A trajectory of ours, which is passed on"
     about = d.get('metadata') or {}
     s = log.session(d['id'], project=about.get('project'))
-    s.made = Trajectory.from_dict(each_text(partial(mask_secrets, found=s.masked), d))
+    s.made = Trajectory.from_dict(each_text(partial(redact, found=s.masked, homes=True), d))
     s.turns = [Turn('assistant', calls=s.made.steps, time=about.get('time') or '')]
     return [s]
 

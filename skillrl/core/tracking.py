@@ -118,7 +118,7 @@ def build_reporter(
         return None
     if find_spec(report_to) is None:
         raise ImportError(f'report_to is {report_to!r}, which is not installed: '
-                          f'pip install "skillrl-lab[{report_to}]", or set report_to to none')
+                          f'pip install -e ".[{report_to}]" in a clone, or set report_to to none')
     from accelerate.state import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
     PartialState() # Without one, accelerate's trackers refuse to work

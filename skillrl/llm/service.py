@@ -18,8 +18,9 @@ from time import monotonic
 from urllib.parse import urlsplit
 from weakref import finalize
 from ..core.concurrency import check_stop, pause
+from ..core.secrets import redact
 from .ledger import request_key, tokens_at_most
-from .reply import ChatReply, redact
+from .reply import ChatReply
 from ..core.options import usual_address
 from ..core.store import to_json
 
@@ -238,7 +239,8 @@ class Service:
 
 # %% ../../nbs/330_llm.service.ipynb #6836e058
 _QUOTA = re.compile('insufficient_quota|billing_hard_limit', re.I)
-_FILTER = re.compile('content_filter|content_policy|content management policy|ResponsibleAIPolicy', re.I)
+_FILTER = re.compile('content_filter|content_policy|content management policy|ResponsibleAIPolicy'
+                     '|context_length|context length|context window|prompt is too long', re.I)
 
 class Failed(Exception):
     "A request that brought no reply, with `status` 0 when it brought nothing at all"
@@ -260,7 +262,7 @@ class Failed(Exception):
 
     @property
     def refused(self)->bool:
-        "Did a filter refuse the question?"
+        "Did a filter refuse the question, or is it too long? That is no outage"
         return self.status == 400 and bool(_FILTER.search(self.said))
 
 # %% ../../nbs/330_llm.service.ipynb #06634717

@@ -120,7 +120,7 @@ def _deleted(text, span):
     return text[:a] + (gap if left.strip() and right.strip() else '') + text[b:]
 
 # %% ../../nbs/703_skillopt.editor.ipynb #7e182b05
-_front = re.compile(r'(?:---[ \t]*\n.*?^---[ \t]*(?:\n|\Z))?', re.S | re.M)
+_front = re.compile(r'(?:\ufeff?\s*---[ \t]*\n.*?^---[ \t]*(?:\n|\Z))?', re.S | re.M)
 
 def _head(skill):
     "The front matter of `skill`, by which agents find it; empty if it has none"
@@ -195,7 +195,7 @@ def _cleaned(content):
 def _made(skill, edit, max_chars):
     "`skill` after `edit`, its status, and how often its target was there"
     content = _cleaned(edit.content)
-    found = [] if edit.op in _AT_AN_END else spans(skill, edit.target.replace('\r\n', '\n'))
+    found = [] if edit.op in _AT_AN_END else spans(skill, re.sub('\r\n?', '\n', edit.target))
     status = _refused(skill, edit, content, found)
     if status:
         return skill, status, len(found)
@@ -208,12 +208,13 @@ def _made(skill, edit, max_chars):
 
 # %% ../../nbs/703_skillopt.editor.ipynb #26f9759c
 def apply_patch_with_report(
-    skill:str, # Where its lines end as on Windows, they still do afterwards
+    skill:str, # Where its lines end as on Windows or old Macs, they still do afterwards
     patch:Patch,
     max_chars:int|None=None, # Longest that the document may become
 )->tuple[str, list[dict]]: # The new document; of each edit `index` from 1, `status`, and `matches` if many
     "`skill` after the edits of `patch` in their order, and what became of each"
-    new, report = skill.replace('\r\n', '\n'), []
+    end = next((e for e in ('\r\n', '\n', '\r') if e in skill), '\n')
+    new, report = skill.replace(end, '\n'), []
     for i, edit in enumerate(patch.edits, 1):
         new, status, n = _made(new, edit, max_chars)
         row = dict(index=i, op=edit.op, target=edit.target[:200],
@@ -221,7 +222,7 @@ def apply_patch_with_report(
         report.append(row | dict(matches=n) if n > 1 else row)
     if not any(row['status'].startswith('applied') for row in report):
         return skill, report
-    return new.replace('\n', '\r\n') if '\r\n' in skill else new, report
+    return new.replace('\n', end), report
 
 # %% ../../nbs/703_skillopt.editor.ipynb #967c6120
 def skill_hash(text:str|None)->str: # None is taken as empty

@@ -10,15 +10,17 @@ import random, shutil, tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from ..core.store import atomic_write
+from ..core.store import atomic_write, read_json
 from ..core.tables import counted
 from ..envs.base import SkillEnv
 from ..llm.chat import Chat
-from ..llm.command import copy_files, plain_files
+from ..llm.command import copy_files
 from ..llm.reply import ChatReply
 from ..proof.agents import Agent, find_agent, run_agent
-from ..proof.evals import gradable, grade, load_evals
-from ..proof.prove import Proof, prove, ProofConfig
+from ..proof.evals import gradable, load_evals, skill_names
+from ..proof.prove import ended, Proof, prove
+from ..proof.runs import grade_run, ProofConfig
+from ..skills.skill_md import skill_files
 from ..types import RolloutResult
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #52ae0001
@@ -26,7 +28,7 @@ def _skill_folder(place, skill, text=''):
     "A folder in `place` with the files of `skill`, and `text` as its `SKILL.md`"
     folder = Path(place)/skill.name
     shutil.rmtree(folder, ignore_errors=True)
-    copy_files(plain_files(skill), folder)
+    copy_files(skill_files(skill), folder)
     atomic_write(folder/'SKILL.md', text.encode(errors='replace'))
     return folder
 
@@ -38,8 +40,9 @@ class AgentChat(Chat):
         skill:str|Path|None=None,     # Folder of the skill whose text is tried; None for instructions
         config:ProofConfig|None=None, # Its model, and the seconds for a run
     ):
-        self.agent, self.config = agent, config or ProofConfig()
+        self.config = config or ProofConfig()
         self.skill = skill and Path(skill).resolve()
+        self.agent = replace(agent, hide=(self.skill,)) if skill else agent
         self.endpoint = agent.command
         super().__init__(f'{agent.name} {self.config.model}'.strip())
 
@@ -52,9 +55,9 @@ class AgentChat(Chat):
             asked = texts[-1] if skill else '\n\n'.join(texts)
             run = run_agent(self.agent, asked, folder or f'{tmp}/run', files, skill, self.config.model,
                             self.config.timeout)
-        if run.error:
-            return ChatReply(status='infra_error', finish='', error=run.error)
-        return ChatReply(run.text, prompt_tokens=run.tokens) # Read or written, nobody says
+        if run.error or run.failure and not self.skill: # Without a skill, it is not asked whose doing it was
+            return ChatReply(status='infra_error', finish='', error=run.error or run.failure)
+        return ChatReply(run.text, prompt_tokens=run.tokens - run.written, completion_tokens=run.written)
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #b16bdfb3
 def program_chat(
@@ -70,7 +73,8 @@ def _rollout(env, *, item, skill, target_client):
         folder = Path(tmp)/f'run-{target_client.seed}'
         text, _ = target_client.chat(system=skill, user=item.prompt, files=item.files, folder=folder,
                                      stage='rollout')
-        found = grade(item, folder/'outputs', text, env.chat, [env.client.skill.name])
+        run = read_json(folder/'run.json')
+        found = grade_run(item, run, folder/'outputs', env.chat, skill_names(env.client.skill))
     rate = found['summary']['pass_rate']
     failed = [f'{f["text"]}: {f["evidence"]}' for f in found['assertion_results'] if not f['passed']]
     said = [dict(role='user', content=item.prompt), dict(role='assistant', content=text)]
@@ -111,6 +115,7 @@ def prove_best(
     "Write the best skill of a run, and say whether it helps more than the first"
     c, best = env.client, (path/'best_skill.md').read_bytes().decode()
     new = _skill_folder(path/'best_skill', c.skill, best)
-    if best == env.get_initial_skill() or [*path.glob('proof/iteration-*/proof.json')]:
+    is_over = any(map(ended, path.glob('proof/iteration-*')))
+    if is_over or best == env.get_initial_skill():
         return new, None
     return new, prove(new, c.agent, env.chat, c.skill, env.parts['test'], path/'proof', c.config)

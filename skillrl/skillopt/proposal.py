@@ -33,12 +33,15 @@ def _trusted(session, p):
     return replace(p, edits=kept)
 
 # %% ../../nbs/756_skillopt.proposal.ipynb #3a593334
-_MAX_CHARS = 20_000 # Of a skill
+_MAX_CHARS, _ROOM = 20_000, 5_000 # Of a skill; that one of any length may grow by in a run
+
+def _most_chars(session):
+    return max(_MAX_CHARS, len(session.start.initial) + _ROOM)
 
 def _patched_skill(session, p):
     "The current skill with the patch `p`; None if that changes nothing, or is not to be trusted"
     skill = session.draft.state.skill
-    patched, _ = apply_patch_with_report(skill, p.patch, _MAX_CHARS)
+    patched, _ = apply_patch_with_report(skill, p.patch, _most_chars(session))
     if patched == skill or rejection_reasons(patched, skill):
         return None
     return patched
@@ -93,7 +96,7 @@ def _prove(session, p, row, item_of):
 
     def text_of(places):
         patch = Patch([edits[k] for k in places])
-        return apply_patch_with_report(session.draft.state.skill, patch, _MAX_CHARS)[0]
+        return apply_patch_with_report(session.draft.state.skill, patch, _most_chars(session))[0]
 
     def play(pairs):
         return _screened(session, pairs, item_of, f' again {parts.round}')
@@ -141,7 +144,7 @@ def _apply(session, ranked):
     "The candidate"
     d = session.draft
     patch = _trusted(session, ranked)
-    candidate, report = apply_patch_with_report(d.state.skill, patch, _MAX_CHARS)
+    candidate, report = apply_patch_with_report(d.state.skill, patch, _most_chars(session))
     d.edits = [dict(content=e.content, target=e.target, status=row['status'])
                for e, row in zip(patch.edits, report)]
     d.files['edit_apply_report.json'] = report + d.untrusted

@@ -14,12 +14,13 @@ from functools import cache, partial
 from random import Random
 from typing import Any
 from ..core.concurrency import Journal, ThreadExecutor
+from ..core.secrets import redact
 from ..core.store import data_path
 from ..core.tables import shorten
 from ..llm.chat import Chat
 from ..llm.json_reply import object_of, object_with
 from ..llm.ledger import add_usage, BudgetExceeded, error_message, Ledger, Meter, model_of
-from ..llm.reply import Outage, redact
+from ..llm.reply import Outage
 from .editor import Edit, OPS, Patch, skill_hash
 from .rollout import FOR_GOOD, run_jobs
 from ..skills.guard import as_data, repeats_example

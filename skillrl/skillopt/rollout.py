@@ -15,10 +15,11 @@ from functools import partial
 from time import monotonic, sleep
 from typing import Any
 from ..core.concurrency import Done, Journal, ThreadExecutor
+from ..core.secrets import redact
 from ..core.store import fingerprint
 from ..core.tables import clip
 from ..llm.ledger import add_usage, BudgetExceeded, close_meter, error_message, Ledger, Meter, model_of
-from ..llm.reply import Outage, redact
+from ..llm.reply import Outage
 from ..types import RolloutResult
 
 # %% ../../nbs/709_skillopt.rollout.ipynb #d4542279

@@ -179,7 +179,7 @@ class FolderEncoder:
             from sentence_transformers import SentenceTransformer
         except ImportError:
             raise ImportError('an encoder in a folder needs sentence-transformers: '
-                              "pip install 'skillrl-lab[embedding]'") from None
+                              "pip install -e '.[embedding]' in a clone") from None
         safely = dict(local_files_only=True, trust_remote_code=False, model_kwargs={'use_safetensors': True})
         try:
             self.model = SentenceTransformer(str(path), **safely)

@@ -13,9 +13,9 @@ from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from ..core.agent_sessions import TESTS, shell_command, spelled, succeeded
+from ..core.secrets import redact
 from ..core.store import atomic_folder, atomic_write, fingerprint, write_json
 from ..core.trajectory import Trajectory
-from ..llm.reply import redact
 from .bank import PROBATION, Skill, SkillBank
 from .consolidation import normal
 from .distillation import origin

@@ -12,10 +12,11 @@ from dataclasses import asdict, is_dataclass
 from collections import Counter, defaultdict
 from itertools import zip_longest
 from fastcore.basics import chunked, patch
+from ..core.secrets import without_secrets
 from ..core.trajectory import Trajectory, category_of, select
 from ..llm.chat import Chat
 from ..llm.ledger import BudgetExceeded
-from ..llm.reply import Outage, without_secrets
+from ..llm.reply import Outage
 from ..core.store import JsonlLog
 from .bank import Mistake, PROBATION, Proposal, SkillBank, find
 from .consolidation import normal

@@ -25,7 +25,7 @@ from ..skills.bank import SkillBank
 from ..skills.embedding import CachedEncoder, FolderEncoder
 from ..skills.facts import facts_of, FACT_FORMS
 from ..skills.retrieval import Retriever
-from ..core.store import data_path, JsonlLog, read_json, require_writable
+from ..core.store import data_path, JsonlLog, require_writable
 from ..core.trajectory import Trajectory
 from .evaluate import evaluate
 
@@ -114,26 +114,15 @@ def build_client(
     return OpenAIChatClient(model, api_key=key, base_url=address, **kw)
 
 # %% ../../nbs/610_training.builders.ipynb #0ef44e6b
-def _is_price(x):
-    return isinstance(x, list) and len(x)==2 and all(isinstance(v, (int, float)) and v >= 0 for v in x)
-
-def _prices(path):
-    "What the file at `path` says a million tokens cost, read and written"
-    prices = read_json(path)
-    if not (isinstance(prices, dict) and all(map(_is_price, prices.values()))):
-        raise ValueError(f'{path} does not hold prices: give each model two, in USD per million tokens, '
-                         'such as {"o3": [2.0, 8.0]}')
-    return prices
-
 def build_ledger(
     model:ModelConfig,
     spent:Iterable[dict]=(), # Rows of an exchange log, which are paid already
     ledger:Any=None,         # The one to go on with, a new one if left out
 )->Any: # ValueError where the file of prices is wrong
     "The ledger of a run"
-    from skillrl.llm.ledger import Ledger
+    from skillrl.llm.ledger import Ledger, read_prices
     if ledger is None:
-        ledger = Ledger(_prices(model.prices) if model.prices else None, model.budget_usd or None)
+        ledger = Ledger(read_prices(model.prices) if model.prices else None, model.budget_usd or None)
     for row in spent:
         if not row['cached']:
             ledger.add(row['model'], row['prompt_tokens'], row['completion_tokens'])

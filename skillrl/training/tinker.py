@@ -266,7 +266,7 @@ def open_service(
     try:
         import tinker
     except ImportError as e:
-        remedy = "pip install 'skillrl-lab[tinker]'"
+        remedy = "pip install -e '.[tinker]' in a clone"
         raise ValueError(f'model.engine_api_base needs the Tinker SDK: {remedy}') from e
     if tinker.__version__ != _SDK:
         raise ValueError(f'tinker {tinker.__version__} is installed, and {_SDK} was proven with its servers: '

@@ -12,14 +12,17 @@ from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 from ..core.plots import bars, figure, name_line
 from ..core.runfolder import is_held
 from ..core.stats import Rate, average
 from ..core.store import atomic_write, read_json
-from ..core.tables import Table
+from ..core.tables import clip, Table
+from ..llm.reply import mend_unicode
 from ..skillopt.session import BASELINE
-from .page import (
-    as_dict, dict_in, figure_html, headed, html_page, json_of, number, paragraph, diff_html, text_of)
+from skillrl.viewers.page import (
+    as_dict, beginning, dict_in, diff_html, figure_html, folded, headed, html_page, json_of, number,
+    paragraph, text_of)
 if TYPE_CHECKING:
     from skillrl.proof.prove import Proof
 
@@ -266,6 +269,31 @@ def _draw(claims):
     ax.set(xlim=(-1, 1), xlabel='score with the skill less score without')
     return fig
 
+# %% ../../nbs/826_viewers.report.ipynb #5dabdd07
+_WORDS = ('An arm is the same work with the skill, or without it (or with an earlier one). A pair is one '
+          'run of an eval in each arm; its gain is the score with the skill less the other. p is how often a '
+          'skill that changes nothing would seem to differ so much, by luck alone.')
+
+def _told_claim(c):
+    "The claim `c` in words"
+    e = c.effect
+    luck = '' if not c.p else f' By luck alone, a skill that changes nothing does so in {c.p:.2g} of proofs.'
+    return (f'{c.about[0].upper()}{c.about[1:]}: {c.verdict}. The mean score differs by {e.mean:+.2f}, with '
+            f'an interval of {e.low:+.2f} to {e.high:+.2f}, in {e.n} pairs of {c.evals} evals.{luck}')
+
+_NEXT = {
+    'helps': 'Keep the skill. Evals that it was not written for would show whether it helps on other tasks.',
+    'no worse': 'Keep the shorter one: it costs less and is no worse.',
+    'harms': 'Do not ship it as it is. See below which evals it makes worse, and what their runs left.',
+    'not enough evidence': 'Write more evals, or evals that it should decide: those whose score is the same '
+                           'in both arms say nothing. What would be found with how many is said above.'}
+
+def _next(facts):
+    "What to do with a verdict"
+    told = _NEXT.get(facts['verdict'], 'See first why runs were lost, and prove it again.')
+    failed = any(arm['failed'] for arm in facts['losses'].values())
+    return f'{told} Some runs failed and score 0: see below why.' if failed else told
+
 # %% ../../nbs/826_viewers.report.ipynb #5e72a474
 def _mean(values):
     return f'{average(values):.2f}' if values else '–'
@@ -280,6 +308,38 @@ def _table(runs, arms):
             by_arm[run['configuration']].append(said['passed'])
     rows = [[*name, *map(_mean, by_arm.values())] for name, by_arm in found.items()]
     return Table(['eval', 'assertion', *arms], rows)
+
+# %% ../../nbs/826_viewers.report.ipynb #2b4f7eea
+def _place(run):
+    return f'eval-{run["eval_id"]}/{run["configuration"]}/run-{run["run_number"]}'
+
+def _failed(run):
+    "What did not hold in a run, with its evidence"
+    place = _place(run)
+    said = [f'{a["text"]}: {a["evidence"]}' for a in run['expectations'] if not a['passed']]
+    lines = ''.join(f'<li>{escape(clip(text, 500))}</li>' for text in said)
+    link = f'<a href="{quote(place)}/">{escape(place)}</a>'
+    return f'<p>{link}: {len(said)} of {len(run["expectations"])} did not hold</p><ul>{lines}</ul>'
+
+def _left(folder, run):
+    "The first files that a run left, as a column"
+    there = sorted((folder/_place(run)/'outputs').rglob('*'))
+    files = [p for p in there if p.is_file()][:3]
+    shown = [f'{p.name}:\n{clip(beginning(p), 1500)}' for p in files]
+    text = escape('\n\n'.join(shown) or 'no file')
+    return f'<div class="column"><h4>{escape(run["configuration"])}</h4><pre>{text}</pre></div>'
+
+def _details(folder, runs):
+    "A folded part for each eval"
+    by_eval = {}
+    for run in runs:
+        by_eval.setdefault(run['eval_id'], []).append(run)
+    for name, some in by_eval.items():
+        worst = sorted(some, key=lambda run: run['result']['pass_rate'])
+        last = {run['configuration']: run for run in reversed(worst)} # Of each arm, its worst run
+        pair = ''.join(_left(folder, last[arm]) for arm in sorted(last))
+        told = ''.join(_failed(run) for run in worst[:8] if run['result']['pass_rate'] < 1)
+        yield folded(escape(f'Eval {name}'), f'{told}<div class="columns">{pair}</div>')
 
 # %% ../../nbs/826_viewers.report.ipynb #f8580445
 def _costs(arms):
@@ -298,11 +358,14 @@ def write_proof_page(
     runs = read_json(proof.folder/'benchmark.json')['runs']
     about = [(k, facts[k]) for k in ('agent', 'version', 'model', 'judge', 'evals', 'hashes', 'reason')]
     drawn = figure_html(_draw(claims), 'Effects with their intervals')
+    details = ''.join(_details(proof.folder, runs))
     body = headed({
-        'Verdict': ''.join(paragraph(str(c)) for c in claims) + drawn,
-        'What to know': ''.join(map(paragraph, facts['notes'])),
-        'Evals': _table(runs, facts['arms']).html(),
+        f'Verdict: {escape(facts["verdict"])}': ''.join(paragraph(_told_claim(c)) for c in claims) + drawn,
+        'What to know': ''.join(map(paragraph, [str(proof).splitlines()[0], *facts['notes']])),
+        'What to do next': paragraph(_next(facts)),
+        'What the words mean': paragraph(_WORDS),
+        'Evals': _table(runs, facts['arms']).html() + details.replace('<details>', '<details open>', 1),
         'What it took': _costs(facts['arms']).html(),
         'What it is about': Table(['', ''], about).html()})
     page = html_page(title, f'<h1>{escape(title)}</h1>{body}')
-    return atomic_write(proof.folder/'report.html', page)
+    return atomic_write(proof.folder/'report.html', mend_unicode(page))
