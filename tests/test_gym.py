@@ -8,7 +8,7 @@ from pathlib import Path
 from skillrl.envs.base import world_names
 from skillrl.serve.openenv import make_env
 
-PACKAGED = sorted(file.parent.name for file in Path(skillrl.envs.__path__[0]).glob('*/world.py'))
+PACKAGED = sorted(file.parent.name for file in Path(skillrl.__path__[0]).glob('*/*/world.py'))
 
 def test_every_world_has_a_name():
     assert len(PACKAGED) > 2

@@ -1,7 +1,7 @@
 """The order of the house.
 
-The loop is told in reading order (pages 01 to 11), the appendices by part. A module imports only from its own
-part and from those below it, an appendix only from pages with lower numbers, nothing goes round in a circle,
+The loop is told in reading order (pages 01 to 11), the appendices by room. A module imports only from its own
+room and from those below it, an appendix only from pages with lower numbers, nothing goes round in a circle,
 and what must start fast loads nothing heavy."""
 import ast, re, subprocess, sys
 from collections import Counter
@@ -9,22 +9,23 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 import pytest
+from pages import name_of, NBS, pages, ROOMS, spine
 import skillrl
 
 root = Path(__file__).parent.parent
 heavy = 'torch transformers trl peft bitsandbytes accelerate matplotlib'.split()
 
-# The rooms from the bottom to the top, each with the number of its first page
-ROOMS = {'core': 200, 'llm': 300, 'skills': 400, 'envs': 500, 'agent': 600, 'training': 605, 'proof': 638,
-         'skillopt': 700, 'serve': 800, 'viewers': 820, 'cli': 850}
-ORDER = list(ROOMS)
-ELSEWHERE = {'types': 'core'} # Stands where skillrl 1.0.0 had it
+ORDER = ROOMS[:-1] # No module extends
+ELSEWHERE = {'types': 'skillopt'} # Addresses of skillrl 1.0.0
 
 @cache
 def modules():
-    "Module name → number, for every notebook that exports one"
-    pages = [p for p in (root/'nbs').glob('*.ipynb') if '"#| export' in p.read_text(encoding='utf-8')]
-    return {m[2]: int(m[1]) for p in pages if (m := re.fullmatch(r'(\d+)_(.+)', p.stem))}
+    "Module name → its place in the order of reading, for every notebook that exports one"
+    here = [p for p in pages() if '"#| export' in p.read_text(encoding='utf-8')]
+    return {name_of(p): i for i, p in enumerate(here)}
+
+def on_the_spine():
+    return {name_of(p) for p in spine()}
 
 def path_of(module):
     return root/'skillrl'/(module.replace('.', '/') + '.py')
@@ -68,7 +69,7 @@ def test_imports_point_backwards():
 
 def test_an_appendix_imports_lower_numbers():
     number = modules()
-    appendices = [m for m in in_reading_order() if number[m] > 99]
+    appendices = [m for m in in_reading_order() if m not in on_the_spine()]
     near = [(m, other) for m in appendices for other in known_imports(m) if part_of(other)==part_of(m)]
     later = [f'{m} imports {other}, which comes later in its part'
              for m, other in near if number[other] >= number[m]]
@@ -80,19 +81,15 @@ def test_no_import_goes_round():
     except CycleError as e:
         pytest.fail(f'these import each other: {" → ".join(e.args[1])}')
 
-def test_every_page_has_a_number_of_its_own():
-    numbers = [p.name.split('_')[0] for p in (root/'nbs').glob('[0-9]*.ipynb')]
-    assert sorted(n for n, count in Counter(numbers).items() if count > 1)==[]
-
-def test_chapter_and_package_agree():
-    "The number of an appendix says its room"
-    rooms = {m: [room for room, first in ROOMS.items() if number >= first][-1]
-             for m, number in modules().items() if number > 99}
-    assert {m: part_of(m) for m in rooms} == rooms
+def test_the_number_of_a_page_is_its_place_in_its_folder():
+    folders = {p.parent for p in pages()} - {NBS}
+    names = {folder: sorted(p.name for p in folder.glob('*.ipynb')) for folder in folders}
+    assert {f: [name[:3] for name in ns] for f, ns in names.items()} == {
+        f: [f'{i:02d}_' for i in range(1, len(ns) + 1)] for f, ns in names.items()}
 
 def test_every_module_stands_in_a_room():
     paths = [p.relative_to(root/'skillrl').parts for p in (root/'skillrl').rglob('[!_]*.py')]
-    assert {parts[0].removesuffix('.py') for parts in paths} == {*ROOMS, *ELSEWHERE}
+    assert {parts[0].removesuffix('.py') for parts in paths} == {*ORDER, *ELSEWHERE}
 
 def test_every_module_has_a_notebook():
     paths = [p.relative_to(root/'skillrl').with_suffix('') for p in (root/'skillrl').rglob('[!_]*.py')]

@@ -1,6 +1,7 @@
 "Intervals where they were measured, colours that differ for everybody"
 import json, re, subprocess, sys
 from pathlib import Path
+from pages import name_of, pages
 import numpy as np
 from skillrl.core.plots import PALETTE, band, bars, figure, name_line
 
@@ -56,7 +57,7 @@ ROOT = Path(__file__).parent.parent
 OWN_STYLE = [r'(import|from) matplotlib', r'\bplt\.', r'\.spines', 'fill_between', r'\.legend\(',
              'tight_layout', r"color='(C\d|#|tab:)"]
 DRAWS = re.compile('|'.join(OWN_STYLE))
-ALONE = {'275_core.plots', '821_viewers.page'} # The style itself, and how a figure becomes SVG
+ALONE = {'core.plots', 'viewers.page'} # The style itself, and how a figure becomes SVG
 
 def own_style(page):
     "What `page` draws with that is a style of its own"
@@ -65,7 +66,7 @@ def own_style(page):
     return [found[0] for source in code for found in DRAWS.finditer(source)]
 
 def test_no_page_has_a_style_of_its_own():
-    pages = [p for p in sorted(ROOT.glob('nbs/*.ipynb')) if p.stem not in ALONE]
-    own = {p.stem: found for p in pages if (found := own_style(p))}
-    assert len(pages) > 100
+    others = [p for p in pages() if name_of(p) not in ALONE]
+    own = {name_of(p): found for p in others if (found := own_style(p))}
+    assert len(others) > 100
     assert own == {}, 'draw through skillrl.core.plots'

@@ -6,14 +6,14 @@ import ast, json, re
 from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
+from pages import name_of, pages
 
 root = Path(__file__).parent.parent
 
 @cache
 def notebooks():
-    "Stem to notebook"
-    files = sorted((root/'nbs').glob('*.ipynb'))
-    return {fn.stem: json.loads(fn.read_text(encoding='utf-8')) for fn in files}
+    "Name of each page → the notebook"
+    return {name_of(path): json.loads(path.read_text(encoding='utf-8')) for path in pages()}
 
 def code_cells():
     "(place, cell) of all code cells, a place like `03_agent, cell 4`"
@@ -42,7 +42,7 @@ def test_notebooks_open_with_title_and_promise():
 def test_the_second_cell_names_the_module():
     seconds = {stem: ''.join(n['cells'][1]['source']).strip() for stem, n in notebooks().items()}
     del seconds['index']
-    assert not [s for s, second in seconds.items() if second != f"#| default_exp {s.split('_', 1)[1]}"]
+    assert not [s for s, second in seconds.items() if second != f'#| default_exp {s}']
 
 def test_kernel_is_the_only_metadata():
     more = [stem for stem, n in notebooks().items() if list(n['metadata']) != ['kernelspec']]

@@ -3,9 +3,9 @@ import json, re
 from functools import cache
 from pathlib import Path
 import pytest
+from pages import name_of, pages
 
 root = Path(__file__).parent.parent
-PAGES = sorted((root/'nbs').glob('*.ipynb'))
 NUMBER = re.compile(r'(?<![\w.,/#-])(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?![\w/]|[.,]\d)')
 
 # What is counted on fingers or common to all pages: the paper's 95 %, the weights of the base that ships
@@ -13,30 +13,30 @@ CONSTANTS = {str(n) for n in [*range(13), 100, 1000]} | {'.5', '.95', '95', '145
 
 # page → numbers of the literature, of other programs, or of data that no clone holds
 ELSEWHERE = {
-    '01_core.config': '4,096 768 5,000 700 256 15',         # Settings of four published systems
-    '05_skills.retrieval': '35', # Things of a house
-    '210_core.store': '20',                                 # kB of a row, which the code writes as bytes
-    '262_core.tracking': '32',                              # Bits of TensorBoard's numbers
-    '270_core.formats': '619',                              # Memories of the official repository
-    '334_llm.placement': '1.008 1.002 1,024',               # Arithmetic of bfloat16, a default of oneDNN
-    '340_llm.local': '150,000',                             # Words of a usual vocabulary
-    '344_llm.adapter': '140',                               # 5 times 28 GB
-    '445_skills.skill_md': '64',                            # agentskills' rule
-    '564_envs.qa': '1.2 37',                                # An example of a dialogue
-    '565_envs.bm25': '33',                                  # Stop words of Lucene
-    '569_envs.alfworld.scene': '223 190 222',               # Official memories
-    '570_envs.alfworld.notes': '2,000',                     # Twice the thousand of the code
-    '580_envs.search.retrieve': '21',                       # Million passages of Search-R1
-    '583_envs.webshop.catalogue': '192',                    # Processes of the original
-    '584_envs.webshop.goals': '200 161',                     # The original's requests
-    '587_envs.webshop.engine': '30',                         # ms of the original
-    '591_envs.alfworld.world': '4,613 48 200',              # `.ci/differential`, official games
-    '603_agent.prompt': '100,000 404 72',                   # Published by others; a long line
-    '617_training.costs': '256',                            # Arithmetic of NF4
-    '619_training.plan': '128 24,000',                      # The paper's episodes; characters of a question
-    '625_ablation': '55',                                   # Entries of the paper's first bank
-    '757_skillopt.selection': '19 38',                      # Shares of 40 items; simulated on page 718
-    '905_your_own_world': '600',                            # Words of the shipped tokenizer
+    'core.config': '4,096 768 5,000 700 256 15',         # Settings of four published systems
+    'skills.retrieval': '35', # Things of a house
+    'core.store': '20',                                 # kB of a row, which the code writes as bytes
+    'training.tracking': '32',                              # Bits of TensorBoard's numbers
+    'core.formats': '619',                              # Memories of the official repository
+    'llm.placement': '1.008 1.002 1,024',               # Arithmetic of bfloat16, a default of oneDNN
+    'llm.local': '150,000',                             # Words of a usual vocabulary
+    'llm.adapter': '140',                               # 5 times 28 GB
+    'skills.skill_md': '64',                            # agentskills' rule
+    'skillopt.qa': '1.2 37',                                # An example of a dialogue
+    'worlds.bm25': '33',                                  # Stop words of Lucene
+    'envs.alfworld.scene': '223 190 222',               # Official memories
+    'envs.alfworld.notes': '2,000',                     # Twice the thousand of the code
+    'worlds.search.retrieve': '21',                       # Million passages of Search-R1
+    'worlds.webshop.catalogue': '192',                    # Processes of the original
+    'worlds.webshop.goals': '200 161',                     # The original's requests
+    'worlds.webshop.engine': '30',                         # ms of the original
+    'envs.alfworld.world': '4,613 48 200',              # `.ci/differential`, official games
+    'agent.prompt': '100,000 404 72',                   # Published by others; a long line
+    'training.costs': '256',                            # Arithmetic of NF4
+    'training.plan': '128 24,000',                      # The paper's episodes; characters of a question
+    'training.ablation': '55',                                   # Entries of the paper's first bank
+    'skillopt.selection': '19 38',                      # Shares of 40 items; simulated on page 718
+    'extending.your_own_world': '600',                            # Words of the shipped tokenizer
     'index': '2,200'}                                       # Lines of nine modules
 
 YEAR = r'\b(?:19|20)\d\d\b'
@@ -89,13 +89,13 @@ def untold(page):
                 if number not in CONSTANTS and not told(number, values):
                     yield number
 
-@pytest.mark.parametrize('path', PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', pages(), ids=name_of)
 def test_every_number_in_a_sentence_is_on_its_page(path):
     found = [*untold(json.loads(path.read_text(encoding='utf-8')))]
-    assert [n for n in found if n not in ELSEWHERE.get(path.stem, '').split()] == []
+    assert [n for n in found if n not in ELSEWHERE.get(name_of(path), '').split()] == []
 
 def test_an_exception_that_no_page_needs_goes():
     "Nothing is excepted that its page shows by now"
-    pages = {path.stem: {*untold(json.loads(path.read_text(encoding='utf-8')))} for path in PAGES}
-    spare = {stem: {*numbers.split()} - pages.get(stem, set()) for stem, numbers in ELSEWHERE.items()}
-    assert {stem: numbers for stem, numbers in spare.items() if numbers} == {}
+    missing = {name_of(path): {*untold(json.loads(path.read_text(encoding='utf-8')))} for path in pages()}
+    spare = {name: {*numbers.split()} - missing.get(name, set()) for name, numbers in ELSEWHERE.items()}
+    assert {name: numbers for name, numbers in spare.items() if numbers} == {}

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from pages import NBS, pages
 from whole import whole
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -289,7 +290,7 @@ def cells(path):
     for i, cell in enumerate(json.loads(path.read_text(encoding='utf-8'))['cells'], 1):
         source = ''.join(cell['source'])
         if cell['cell_type'] == 'code' and not source.startswith('%%'):
-            yield f'{path.name}:cell {i}:', re.sub(r'^\s*[!%].*$', '', source, flags=re.M)
+            yield f'{path.relative_to(NBS)}:cell {i}:', re.sub(r'^\s*[!%].*$', '', source, flags=re.M)
 
 def written(module=None):
     "(place, source) of what was written by hand: for a module its page, otherwise everything"
@@ -297,7 +298,7 @@ def written(module=None):
         page = re.search(r'File to edit: \S*(nbs/\S+\.ipynb)', module.read_text(encoding='utf-8')[:900])
         yield from cells(ROOT/page[1]) if page else [(f'{module.name}:', module.read_text(encoding='utf-8'))]
         return
-    for path in sorted((ROOT/'nbs').glob('*.ipynb')):
+    for path in pages():
         yield from cells(path)
     for folder in ('tests', 'tools', 'benchmarks'):
         for path in sorted((ROOT/folder).glob('*.py')):

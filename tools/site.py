@@ -15,8 +15,9 @@ import yaml
 from execnb.nbio import read_nb
 from latex2mathml.converter import convert
 from nbdev.config import get_config
-from nbdev.doclinks import nbglob
 from nbdev.serve import FilterDefaults
+from pages import NBS, ROOMS, WINGS, name_of, room_of
+from pages import pages as all_pages
 
 def lenient_signature(f, eval_str=False, **kw):
     "The signature of `f`; a type that its module imports for readers only stays as it is written"
@@ -30,25 +31,25 @@ os.environ['IN_TEST'] = '1' # What a page shows to its reader only is not run
 cfg = get_config()
 root = cfg.config_path
 pages, dest = root/'_proc_md', root/'_site'
-CHAPTERS = { # Number of the first page → chapter
-    0: 'The loop', 200: 'A. Core', 300: 'B. Language models', 400: 'C. Skills', 500: 'D. Worlds',
-    600: 'E. The agent', 605: 'F. Training and judging', 638: 'G. Proof', 700: 'H. SkillOpt',
-    800: 'I. Serving', 820: 'J. Viewers', 850: 'K. Commands', 900: 'L. Extending',
+CHAPTERS = { # Room → chapter
+    'core': 'Core', 'llm': 'Language models', 'skills': 'Skills', 'envs': 'Environments', 'agent': 'The agent',
+    'training': 'Training and judging', 'worlds': 'Worlds', 'sessions': 'Sessions', 'proof': 'Proof',
+    'skillopt': 'SkillOpt', 'serve': 'Serving', 'viewers': 'Viewers', 'cli': 'Commands', 'extending': 'Extending',
 }
 GOALS = { # What users want to do → the page that does it
     'Know whether a skill helps your agent': 'proof.prove',
     'Know whether your agent opens a skill when it should': 'proof.triggers',
     'Prove all skills of a repository, or what a branch changes': 'proof.family',
-    'Find skills in the sessions of your agent': 'skills.habits',
+    'Find skills in the sessions of your agent': 'sessions.habits',
     'Run it: every command, flag and setting': 'cli.main',
     'Know what a run will take, and whether this machine is fit': 'training.plan',
     'Train, and read the report': 'training.pipeline',
     'Go one step at a time': 'cli.steps',
     'Look at banks and runs': 'viewers.inspection',
     'Edit a skill for an agent': 'cli.jobs',
-    'Make tools of your own a world': 'envs.mcp.world',
-    'Bring a world of your own': 'your_own_world',
-    'Bring questions of your own': 'your_own_questions',
+    'Make tools of your own a world': 'worlds.mcp.world',
+    'Bring a world of your own': 'extending.your_own_world',
+    'Bring questions of your own': 'skillopt.your_own_questions',
     'Serve games to other agents': 'serve.krill',
 }
 
@@ -56,10 +57,6 @@ GOALS = { # What users want to do → the page that does it
 
 def joined(text):
     return ''.join(text) if isinstance(text, list) else text
-
-def stem(name):
-    "`name` without the number of the page"
-    return re.sub(r'^\d+\w?_', '', name)
 
 def fence(text, lang=''):
     "`text` as a block of code, between more backticks than any row of them in it"
@@ -89,12 +86,18 @@ def mathml(text):
 def without_links(block):
     return re.sub(r'\[(`[^`\n]+`)\]\([^)\n]*\)', r'\1', block)
 
-def links(text):
-    "Absolute links into the docs as links between Markdown files; none inside code"
+def links(text, folder=NBS):
+    "Links of a page in `folder` to pages, and nbdev's to names, as links between Markdown files; none inside code"
     text = re.sub(r'(`{3,}).*?\1', lambda m: without_links(m[0]), text, flags=re.DOTALL)
     home = re.escape((cfg.doc_host + cfg.doc_baseurl).rstrip('/'))
-    link = rf'\]\((?:{home})?/?([\w.-]+)\.(?:html|ipynb)(#[\w.]+)?\)'
-    return re.sub(link, lambda m: f']({stem(m[1])}.md{m[2] or ""})', text)
+
+    def to_page(m):
+        return f']({name_of((folder/m[1]).resolve())}.md{m[2] or ""})'
+
+    def to_name(m):
+        return f']({m[1].replace("/", ".")}.md{m[2] or ""})'
+    text = re.sub(r'\]\(([\w./-]+\.ipynb)(#[\w.-]+)?\)', to_page, text)
+    return re.sub(rf'\]\((?:{home})?/?([\w./-]+)\.html(#[\w.]+)?\)', to_name, text)
 
 # ---- the cells of a processed notebook ----
 
@@ -162,7 +165,7 @@ def processed(path):
 
 def page(path, folder, maths=mathml):
     "Stem, title and Markdown of the notebook at `path`; its pictures go into `folder`"
-    cells, name = processed(path), stem(path.stem)
+    cells, name = processed(path), name_of(path)
     title, parts = '', []
     for i, cell in enumerate(cells):
         if cell.cell_type == 'raw' and not title:
@@ -173,7 +176,7 @@ def page(path, folder, maths=mathml):
             follower = next((c for c in cells[i:] if not is_api(c)), None)
             source_follows = follower is not None and is_source(follower)
             parts += code_cell(cell, f'{name}_{i}', folder, source_follows)
-    return name, title, links('\n\n'.join(filter(None, parts))) + '\n'
+    return name, title, links('\n\n'.join(filter(None, parts)), path.parent) + '\n'
 
 def relinked(name, texts):
     """Page `name`, with links to its own boxes where it has them
@@ -188,19 +191,20 @@ def relinked(name, texts):
 # ---- the site and the README ----
 
 def nav(titles):
-    "What users want to do, and then the other pages in reading order, by chapter"
+    "What users want to do, the spine, and then the other pages, room by room"
     tasks = {'What do you want to do?': [{goal: f'{name}.md'} for goal, name in GOALS.items()]}
-    out, last = ['index.md', tasks], None
-    for file, (name, title) in titles.items():
-        number = re.match(r'\d+', file)
-        if not number or name in GOALS.values():
-            continue
-        chapter = [CHAPTERS[first] for first in CHAPTERS if int(number[0]) >= first][-1]
-        if chapter != last:
-            out.append({chapter: []})
-        out[-1][chapter].append({title: f'{name}.md'})
-        last = chapter
-    return out
+    rooms = {room: [] for room in ['', *ROOMS]}
+    for path, (name, title) in titles.items():
+        if name != 'index' and name not in GOALS.values():
+            rooms[room_of(path)].append({title: f'{name}.md'})
+    wings = [{wing: chapters(rooms, names)} for wing, names in WINGS.items()]
+    return ['index.md', tasks, {'The loop': rooms['']}, *wings]
+
+def chapters(rooms, names):
+    "The chapters of a wing; a single one needs no title of its own"
+    if len(names) == 1:
+        return rooms[names[0]]
+    return [{CHAPTERS[room]: rooms[room]} for room in names]
 
 def run_zensical(settings):
     config = root/'_mkdocs.yml'
@@ -216,10 +220,10 @@ def build():
         shutil.rmtree(folder, ignore_errors=True)
     pages.mkdir()
     titles, texts = {}, {}
-    for path in sorted(nbglob(as_path=True)):
+    for path in all_pages():
         name, title, text = page(path, pages)
         texts[name] = text
-        titles[path.name] = name, title
+        titles[path] = name, title
     for name in texts:
         (pages/f'{name}.md').write_text(relinked(name, texts), encoding='utf-8')
     for file in ('site.css', 'iframe-worker.js'):
@@ -232,10 +236,10 @@ def for_github(text):
     "The index page with links to the notebooks and their pictures"
     text = re.sub(r'</?div[^>]*>\n\n|\n\n</div>', '', text.replace('{.tagline}', ''))
     text = re.sub(r'!\[\]\((index_\w+\.png)\)', r'![](nbs/images/\1)', text)
-    names = {stem(p.stem): p.name for p in (root/'nbs').glob('*.ipynb')}
+    files = {name_of(p): p.relative_to(root).as_posix() for p in all_pages()}
 
     def target(m):
-        return f'](nbs/{names[m[1]]})' if m[1] in names else m[0]
+        return f']({files[m[1]]})' if m[1] in files else m[0]
     return re.sub(r'\]\(([\w.]+)\.md(?:#[\w.]+)?\)', target, text)
 
 def readme():

@@ -6,6 +6,7 @@ import ast, json, re
 from collections import Counter, defaultdict
 from dataclasses import fields as fields_of, is_dataclass
 from pathlib import Path
+from pages import pages as all_pages, spine
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT/'skillrl'
@@ -102,8 +103,8 @@ def whole(modules, test_lines):
     alike, hands = same_names(lines), many_hands(paths)
     flags = {flag for c in COMMANDS for flag in c.flags if flag.startswith('--')}
     total = sum(lines.values())
-    pages = {p.name: length(p) for p in (ROOT/'nbs').glob('*.ipynb')}
-    loop = [size for name, size in pages.items() if re.match('[01][0-9]_|index', name)]
+    pages = {p: length(p) for p in all_pages()}
+    loop = [pages[p] for p in spine()]
     return {
         'code lines': (total, []),
         'tokens': (sum(m.tokens for m in modules), []),
