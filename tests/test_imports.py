@@ -3,8 +3,7 @@
 The loop is told in reading order (pages 01 to 11), the appendices by room. A module imports only from its own
 room and from those below it, an appendix only from pages with lower numbers, nothing goes round in a circle,
 and what must start fast loads nothing heavy."""
-import ast, re, subprocess, sys
-from collections import Counter
+import ast, subprocess, sys
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path

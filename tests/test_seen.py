@@ -71,10 +71,11 @@ def site():
     return module
 
 def files_in(entry):
-    "The pages of a part of the navigation, which are chapters of chapters"
+    "The pages of a part of the navigation"
     if isinstance(entry, str):
         return [entry]
-    return [file for part in (entry.values() if isinstance(entry, dict) else entry) for file in files_in(part)]
+    parts = entry.values() if isinstance(entry, dict) else entry
+    return [file for part in parts for file in files_in(part)]
 
 def test_the_navigation_begins_with_what_users_want_to_do(site):
     titles = {p: (name_of(p), p.stem) for p in pages()}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
 from skillrl import RolloutResult, SkillOptConfig, SkillOptTrainer
-from skillrl.envs.base import SkillEnv
+from skillrl.types import SkillEnv
 from skillrl.envs.qa import SimpleQAEnv
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.core.secrets import without_secrets

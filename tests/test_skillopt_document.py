@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from banks import next_id, skills
 from published import PUBLISHED_BANKS, published_bank
+from skillrl.types import SkillEnv
 from skillrl.agent.episode import EpisodeError
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.base import SkillEnv
 from skillrl.envs.alfworld.households import households
 from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 from skillrl.skillopt.bank_env import BankEnv, _ClientPolicy

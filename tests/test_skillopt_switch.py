@@ -8,8 +8,7 @@ import pytest
 from faults import FaultServer, said
 import skillrl
 from skillrl import SkillOptConfig, SkillOptTrainer
-from skillrl.envs.base import SkillEnv
-from skillrl.types import RolloutResult
+from skillrl.types import RolloutResult, SkillEnv
 
 CAPITALS = dict(France='Paris', Japan='Tokyo', Italy='Rome', Spain='Madrid', Peru='Lima')
 RULE = 'Name the capital city.'

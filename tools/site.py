@@ -32,9 +32,9 @@ cfg = get_config()
 root = cfg.config_path
 pages, dest = root/'_proc_md', root/'_site'
 CHAPTERS = { # Room → chapter
-    'core': 'Core', 'llm': 'Language models', 'skills': 'Skills', 'envs': 'Environments', 'agent': 'The agent',
-    'training': 'Training and judging', 'worlds': 'Worlds', 'sessions': 'Sessions', 'proof': 'Proof',
-    'skillopt': 'SkillOpt', 'serve': 'Serving', 'viewers': 'Viewers', 'cli': 'Commands', 'extending': 'Extending',
+    'core': 'Core', 'llm': 'Language models', 'skills': 'Skills', 'envs': 'Environments',
+    'agent': 'The agent', 'training': 'Training and judging', 'worlds': 'Worlds', 'sessions': 'Sessions',
+    'proof': 'Proof', 'skillopt': 'SkillOpt', 'serve': 'Serving', 'viewers': 'Viewers', 'cli': 'Commands',
 }
 GOALS = { # What users want to do → the page that does it
     'Know whether a skill helps your agent': 'proof.prove',
@@ -87,7 +87,7 @@ def without_links(block):
     return re.sub(r'\[(`[^`\n]+`)\]\([^)\n]*\)', r'\1', block)
 
 def links(text, folder=NBS):
-    "Links of a page in `folder` to pages, and nbdev's to names, as links between Markdown files; none inside code"
+    "Links of a page in `folder`, and nbdev's to names, as links between Markdown files; none inside code"
     text = re.sub(r'(`{3,}).*?\1', lambda m: without_links(m[0]), text, flags=re.DOTALL)
     home = re.escape((cfg.doc_host + cfg.doc_baseurl).rstrip('/'))
 

@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'SHARES', 'SHARES_WITH_TEST', 'TextEnv', 'deal', 'stratified', 'spread', 'seeded', 'word_lists', 'World',
-           'Expert', 'GeneratedWorld', 'skill_block', 'progress_block', 'register', 'world_names', 'world', 'SkillEnv',
-           'GameSuite', 'ServerSuite', 'suites_of', 'Remote']
+           'Expert', 'GeneratedWorld', 'skill_block', 'progress_block', 'register', 'world_names', 'world', 'GameSuite',
+           'ServerSuite', 'suites_of', 'Remote']
 
 # %% ../../nbs/504_envs.base.ipynb #8fff2b96
 import hashlib, importlib, random, re, string, sys
 import gymnasium as gym
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from fastcore.basics import groupby, patch
@@ -21,7 +20,6 @@ from pkgutil import resolve_name
 from typing import Any
 from ..core.trajectory import category_of, Router, score_of
 from ..skills.evidence import EpisodeReader, experiments
-from ..types import RolloutResult
 
 # %% ../../nbs/504_envs.base.ipynb #a6abd6b8
 class TextEnv(gym.Env):
@@ -368,11 +366,15 @@ def register(
     "Make a world available to `world` under `name`"
     _worlds[name] = found
 
+def _packaged():
+    "Name of each world of this library → its module"
+    folders = [Path(folder) for folder in importlib.import_module('skillrl').__path__]
+    files = [file.relative_to(folder) for folder in folders for file in folder.glob('*/*/world.py')]
+    return {file.parent.name: '.'.join(['skillrl', *file.with_suffix('').parts]) for file in files}
+
 def world_names()->list[str]:
     "Names that `world` knows"
-    folders = importlib.import_module('skillrl.envs').__path__
-    packaged = {path.parent.name for folder in folders for path in Path(folder).glob('*/world.py')}
-    return sorted(packaged | set(_worlds))
+    return sorted({*_packaged(), *_worlds})
 
 # %% ../../nbs/504_envs.base.ipynb #841ef572
 def _imported(where):
@@ -397,8 +399,8 @@ def world(
     name:str, # Registered or packaged name, `'module:Class'` or `'file.py:Class'`
 )->World:     # ValueError if nothing goes by this name, or what does is no world
     "World called `name`"
-    if name not in _worlds and name in world_names():
-        importlib.import_module(f'skillrl.envs.{name}.world')
+    if name not in _worlds and name in _packaged():
+        importlib.import_module(_packaged()[name])
     found = _worlds.get(name, name)
     if isinstance(found, str):
         found = _imported(found)
@@ -406,30 +408,6 @@ def world(
     if not hasattr(made, 'suites'):
         raise ValueError(f"world {name!r} has no suites: name a subclass of skillrl.envs.base.World")
     return made
-
-# %% ../../nbs/504_envs.base.ipynb #d3a9829e
-class SkillEnv(ABC):
-    "Items in splits, and a way to try a skill on one; a subclass writes `get_items` and `rollout_one`"
-    name, task_types = 'skill_env', ()  # what reports call it, and the kinds of items they tell apart
-
-    @abstractmethod
-    def get_items(self,
-        split:str, # 'train', 'val' or 'test'
-    )->list[dict]: # Each with an `id`; the rest is up to the environment
-        "All items of `split`"
-
-    @abstractmethod
-    def rollout_one(self,
-        *,
-        item:dict,         # One of those items
-        skill:str,         # The text that is tried
-        target_client:Any, # The model that plays: `chat(system=, user=)` gives a text and what it cost
-    )->RolloutResult:
-        "What comes of `item` under `skill`"
-
-    def get_initial_skill(self)->str:
-        "Text to start from"
-        return ''
 
 # %% ../../nbs/504_envs.base.ipynb #e3df6582
 @dataclass(eq=False)

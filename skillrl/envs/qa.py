@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from ..core.formats import read_records
 from ..core.tables import counted
-from .base import deal, SkillEnv, stratified
-from ..types import RolloutResult
+from .base import deal, stratified
+from ..types import RolloutResult, SkillEnv
 
 # %% ../../nbs/564_envs.qa.ipynb #42d16a92
 _LETTERS = str.maketrans(dict(ø='o', ł='l', đ='d', ð='d', þ='th', æ='ae', œ='oe', ı='i')

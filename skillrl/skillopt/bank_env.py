@@ -17,13 +17,13 @@ from typing import Any
 from ..agent.contract import ChatPolicy, CONTRACTS
 from ..agent.episode import EpisodeError
 from ..core.config import SkillRLConfig
-from ..envs.base import SkillEnv, world
+from ..envs.base import world
 from ..llm.reply import split_thought
 from ..skills.bank import Mistake, Proposal, retire, Skill, SkillBank
 from ..skills.guard import examine, examined
 from ..skills.retrieval import advice
 from ..training.builders import build_episodes, derive_seed, play_episodes
-from ..types import RolloutResult
+from ..types import RolloutResult, SkillEnv
 
 # %% ../../nbs/751_skillopt.bank_env.ipynb #74798996
 def _flat(text):

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from ..core.store import atomic_write, read_json
 from ..core.tables import counted
-from ..envs.base import SkillEnv
 from ..llm.chat import Chat
 from ..llm.command import copy_files
 from ..llm.reply import ChatReply
@@ -21,7 +20,7 @@ from ..proof.evals import gradable, load_evals, skill_names
 from ..proof.prove import ended, Proof, prove
 from ..proof.runs import grade_run, ProofConfig
 from ..skills.skill_md import skill_files
-from ..types import RolloutResult
+from ..types import RolloutResult, SkillEnv
 
 # %% ../../nbs/752_skillopt.eval_env.ipynb #52ae0001
 def _skill_folder(place, skill, text=''):

@@ -8,7 +8,7 @@ __all__ = ['INVOICE_RULES', 'needed', 'RuleTarget', 'RuleWorld', 'RuleOptimizer'
 # %% ../../nbs/708_skillopt.ruleworld.ipynb #d70d5281
 import hashlib, json, math, random, re
 from dataclasses import dataclass
-from ..envs.base import SkillEnv
+from ..types import SkillEnv
 
 # %% ../../nbs/708_skillopt.ruleworld.ipynb #0c409348
 INVOICE_RULES = '''vat rounding currency date discount freight
