@@ -136,7 +136,8 @@ def line(name, result):
     ratio = planned/measured
     holds = abs(ratio - 1) <= LIMIT
     verdict = 'ok' if holds else 'MISSED'
-    return f'{name:24}   {planned/1e9:6.2f} GB planned {measured/1e9:6.2f} measured {ratio:5.2f}   {verdict}', holds
+    sizes = f'{planned/1e9:6.2f} GB planned {measured/1e9:6.2f} measured'
+    return f'{name:24}   {sizes} {ratio:5.2f}   {verdict}', holds
 
 def main(names):
     unknown = set(names) - CASES.keys()

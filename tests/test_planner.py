@@ -76,7 +76,7 @@ def test_every_config_has_a_plan(name):
     plan = RunPlan(load_config(f'{name}.yaml'))
     assert plan.shape.parameters == 7_615_616_512
     c = plan.config.rl
-    assert plan.phases[3].rows == c.iterations*c.tasks_per_iteration*c.group_size*plan.config.env.max_steps
+    assert plan.phases[3].turns == c.iterations*c.tasks_per_iteration*c.group_size*plan.config.env.max_steps
     assert told_plan(plan).count('Peak as configured on a GPU') == 1
 
 DRY = '''

@@ -66,14 +66,7 @@ class _Phase:
     "What one phase of a run does at most"
     name:str
     turns:int = 0 # Of the policy
-    rows:int = 0  # That are learnt from, all passes counted
     calls:int = 0 # Of the teacher
-
-def _sft_rows(config, suites):
-    c = config.sft
-    there = suites*(c.games or config.env.episodes)*config.env.max_steps
-    rows = c.steps*c.batch_size or c.epochs*min(there, c.num_examples or there)
-    return rows*(c.epochs > 0)
 
 # %% ../../nbs/619_training.plan.ipynb #6cea9c4c
 def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no such world, or no such games
@@ -97,8 +90,8 @@ def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no
     return [
         _Phase('collect', suites*env.episodes*env.collect_steps),
         _Phase('distill', calls=asks*questions),
-        _Phase('sft', rows=_sft_rows(config, len(learn))),
-        _Phase('rl', played, played, asks*asked),
+        _Phase('sft'),
+        _Phase('rl', played, asks*asked),
         _Phase('evolve', tried, calls=asks*asked_after),
         _Phase('eval', tests*env.max_steps)]
 
@@ -122,10 +115,10 @@ class RunPlan:
 # %% ../../nbs/619_training.plan.ipynb #9d939954
 def _phase_table(plan):
     e, most = plan.lengths, plan.longest.length
-    head = 'phase', 'engine calls', 'tokens read', 'written', 'at most', 'rows learnt', 'teacher calls'
+    head = 'phase', 'engine calls', 'tokens read', 'written', 'at most', 'teacher calls'
     rows = []
     for p in plan.phases:
-        numbers = p.turns, p.turns*e.prompt_tokens, p.turns*e.reply_tokens, p.turns*most, p.rows, p.calls
+        numbers = p.turns, p.turns*e.prompt_tokens, p.turns*e.reply_tokens, p.turns*most, p.calls
         rows.append([p.name, *(f'{n:,}' for n in numbers)])
     return Table(head, rows)
 
@@ -244,15 +237,8 @@ def _known_words(
     "The share of the different words of `texts` that a tokenizer knows"
     from tokenizers import Tokenizer
     tokenizer, unknown = Tokenizer.from_file(str(file)), read_json(file)['model'].get('unk_token')
-    words, known = set(), set()
-    for text in set(texts):
-        read = tokenizer.encode(text)
-        spans = [span for span, token in zip(read.offsets, read.tokens) if token != unknown]
-        seen = {i for span in spans for i in range(*span)}
-        for m in re.finditer(r'\w+', text):
-            words.add(m[0].lower())
-            if seen.issuperset(range(*m.span())):
-                known.add(m[0].lower())
+    words = {word.lower() for text in texts for word in re.findall(r'\w+', text)}
+    known = [word for word in words if unknown not in tokenizer.encode(word).tokens]
     return len(known)/len(words) if words else None
 
 # %% ../../nbs/619_training.plan.ipynb #9c317751
