@@ -237,8 +237,15 @@ def _known_words(
     "The share of the different words of `texts` that a tokenizer knows"
     from tokenizers import Tokenizer
     tokenizer, unknown = Tokenizer.from_file(str(file)), read_json(file)['model'].get('unk_token')
-    words = {word.lower() for text in texts for word in re.findall(r'\w+', text)}
-    known = [word for word in words if unknown not in tokenizer.encode(word).tokens]
+    words, known = set(), set()
+    for text in set(texts):
+        read = tokenizer.encode(text)
+        spans = [span for span, token in zip(read.offsets, read.tokens) if token != unknown]
+        seen = {i for span in spans for i in range(*span)}
+        for m in re.finditer(r'\w+', text):
+            words.add(m[0].lower())
+            if seen.issuperset(range(*m.span())):
+                known.add(m[0].lower())
     return len(known)/len(words) if words else None
 
 # %% ../../nbs/619_training.plan.ipynb #9c317751
