@@ -557,8 +557,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                    'skillrl/core/tracking.py'),
                                        'skillrl.core.tracking.Tracker._report': ( 'core.tracking.html#tracker._report',
                                                                                   'skillrl/core/tracking.py'),
-                                       'skillrl.core.tracking.Tracker._send': ( 'core.tracking.html#tracker._send',
-                                                                                'skillrl/core/tracking.py'),
                                        'skillrl.core.tracking.Tracker.follow': ( 'core.tracking.html#tracker.follow',
                                                                                  'skillrl/core/tracking.py'),
                                        'skillrl.core.tracking._arguments': ('core.tracking.html#_arguments', 'skillrl/core/tracking.py'),

@@ -13,6 +13,7 @@ from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from fastcore.basics import patch
 from .store import JsonlLog, read_json, write_json
 from .tables import clip
 
@@ -60,17 +61,17 @@ class Tracker:
         if ended:
             self.reporter = None
 
-    def _report(self):
-        for number, point in enumerate(points(self.metrics.read())):
-            if number >= self.known:
-                self._send(number, *point)
-                self.known = number + 1
-
-    def _send(self, number, phase, step, numbers):
+# %% ../../nbs/262_core.tracking.ipynb #57b6b9f0
+@patch
+def _report(self:Tracker):
+    for number, (phase, step, numbers) in enumerate(points(self.metrics.read())):
+        if number < self.known:
+            continue
         if self.reporter.name == 'tensorboard':
             self.reporter.log(numbers, step=step)
         else:
             self.reporter.log(numbers | {f'{phase}/step': step}, step=number)
+        self.known = number + 1
 
 # %% ../../nbs/262_core.tracking.ipynb #ec39fdb8
 def _run_name(
