@@ -10,8 +10,8 @@ import re, unicodedata
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from ..core.secrets import redact
-from ..core.store import data_path, read_json, require_file
-from ..core.tables import clip, shorten
+from ..core.store import data_path, read_json
+from ..core.tables import clip, natural, shorten
 from ..llm.chat import Chat
 from ..llm.checks import holds, is_allowed, Outputs
 from ..llm.json_reply import json_items
@@ -19,7 +19,7 @@ from ..llm.reply import Outage, outage
 from .eval_files import Assertion, Eval, load_evals, UNREADY # noqa: F401
 from ..skills.guard import as_data, rejection_reasons
 from ..skills.questions import text_field
-from ..skills.skill_md import skill_files, split_text
+from ..skills.skill_md import own_text, skill_files, split_text
 
 # %% ../../nbs/641_proof.evals.ipynb #8ae80732
 def _finding(text, passed, evidence, by):
@@ -178,21 +178,17 @@ def grade(
 def _front(folder):
     "The fields of the skill in `folder`; ValueError unless agents find it"
     try:
-        front, _ = split_text(require_file(folder/'SKILL.md').read_text('utf-8'))
+        front, _ = split_text(own_text(folder))
         text_field(front, 'description', 100_000)
         return front
-    except (OSError, ValueError) as e:
+    except ValueError as e:
         raise ValueError(f'{folder/"SKILL.md"}: {e}') from None
 
-def skill_names(
-    skill:Path, # Its folder
-)->list[str]: # ValueError unless agents find it
-    "What agents may call `skill`"
+def skill_names(skill:Path)->list[str]: # ValueError unless agents find it
+    "What agents may call the skill in a folder"
     return [skill.name, _front(skill).get('name') or skill.name]
 
-def caveats(
-    skill:Path, # Its folder
-)->list[str]: # A sentence each; ValueError unless agents find it
+def caveats(skill:Path)->list[str]: # A sentence each; ValueError unless agents find it
     "What keeps some agents from `skill`, or from parts of it"
     (folder, name), n = skill_names(skill), len(_front(skill)['description'])
     found = []
@@ -228,7 +224,7 @@ def gradable(
 )->tuple[list[Eval], list[str]]: # Those with an assertion that can be graded, and a line for each that cannot
     "Which of `evals` are worth a run; ValueError if none is"
     kept, left = [], []
-    for e in sorted(evals, key=lambda e: str(e.id)):
+    for e in sorted(evals, key=lambda e: natural(e.id)):
         whys = {a.text: _hindrance(e, a, chat) for a in e.assertions}
         if '' in whys.values():
             kept.append(e)
