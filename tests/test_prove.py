@@ -11,7 +11,7 @@ from skillrl.proof.agents import AGENTS, find_agent
 from skillrl.proof.claims import analyse, losses_test, ProofPlan
 from skillrl.proof.evals import Assertion, Eval
 from skillrl.proof.prove import _never_differs, _tree_hash, prove
-from skillrl.proof.runs import grade_run, progress_of, ProofConfig
+from skillrl.proof.runs import grade_run, ProofConfig
 from skillrl.skills.skill_md import skill_files
 from skillrl.viewers.report import write_proof_page
 
@@ -68,7 +68,8 @@ def test_an_old_version_takes_the_place_of_no_skill(tmp_path):
     found = prove(skill_in(tmp_path), find_agent(agent), against=old, config=ProofConfig(parallel=1))
     assert found.code == 0 and {line.split()[1] for line in lines(calls)} == {'True'}
     arms = read_json(found.folder/'proof.json')['hashes']
-    assert arms == dict(with_skill=_tree_hash(skill_files(tmp_path/'words')), old_skill=_tree_hash(skill_files(old)))
+    hashes = [_tree_hash(skill_files(folder)) for folder in (tmp_path/'words', old)]
+    assert arms == dict(zip(('with_skill', 'old_skill'), hashes))
 
 def test_a_folder_of_skills_ends_with_the_worst_and_with_a_table(tmp_path, monkeypatch, capsys):
     agent, summary = agent_in(tmp_path)[0], tmp_path/'summary.md'
@@ -458,7 +459,7 @@ def test_while_it_runs_it_says_how_far_it_is(tmp_path):
     agent, told = agent_in(tmp_path, FLAKY)[0], []
     config = ProofConfig(parallel=1, rounds=2)
     def follow(course, number):
-        told.append(progress_of(course, number))
+        told.append(course.progress(number))
     config.budget.each = follow
     found = prove(skill_in(tmp_path), find_agent(agent), config=config)
     assert told[-1][:2] == (24, 24) and 'round 2 of 2, effect so far +1.00, 0.00 USD' in told[-1][2]

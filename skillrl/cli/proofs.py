@@ -19,7 +19,7 @@ from ..proof.eval_files import draft_evals
 from ..proof.family import (
     changed_members, examine_members, exit_code, find_members, members_table, prove_members)
 from ..proof.prove import estimate
-from ..proof.runs import progress_of, ProofConfig
+from ..proof.runs import ProofConfig
 from ..proof.triggers import load_queries, prove_triggers
 from ..skillopt.eval_env import AgentChat
 from ..viewers.report import write_proof_page
@@ -63,7 +63,7 @@ def _told(m, as_json):
 
 def _follow(step, course, number):
     "Show how far a proof is"
-    name, (done, most, words) = course.about['skill'], progress_of(course, number)
+    name, (done, most, words) = course.about['skill'], course.progress(number)
     step(name, done, most)
     step.bars[name].set_postfix_str(words, refresh=False)
 

@@ -368,6 +368,17 @@ def _settled(run, done, name, timeout):
     return _blamed(run, why, done.code in (126, 127))
 
 # %% ../../nbs/638_proof.agents.ipynb #8fe0e56b
+def _kept_logs(agent, home, done, keys, kept):
+    "Keep what a program has printed, and its session; both files, or twice the first"
+    stdout = session = kept/'stdout.txt'
+    stdout.write_text(done.out, encoding='utf-8')
+    logs = [p for p in sorted(home.glob(agent.log or '-')) if p.is_file()]
+    for path in [p for p in logs if p.stat().st_size < 100_000_000][:1]:
+        session = kept/f'session{path.suffix}'
+        session.write_text(redact(_text(path), keys), encoding='utf-8')
+    return stdout, session
+
+# %% ../../nbs/638_proof.agents.ipynb #37740ea0
 def _worked(agent, values, timeout, kept):
     "The run of a program in the folders that were laid out, with what it left in the folder `kept`"
     env, keys, logins = _environment(agent, values['home'])
@@ -381,12 +392,7 @@ def _worked(agent, values, timeout, kept):
     except OSError as e:
         done = Ended(127, '', str(e))
     done = Ended(done.code, redact(done.out, keys), redact(done.err, keys))
-    stdout = session = kept/'stdout.txt'
-    stdout.write_text(done.out, encoding='utf-8')
-    logs = sorted(values['home'].glob(agent.log or '-'))
-    for path in [p for p in logs if p.is_file() and p.stat().st_size < 100_000_000][:1]:
-        session = kept/f'session{path.suffix}'
-        session.write_text(redact(_text(path), keys), encoding='utf-8')
+    stdout, session = _kept_logs(agent, values['home'], done, keys, kept)
     run = _settled(_read(agent, stdout, session), done, agent.name, timeout)
     run.opened = openings(JsonlLog(stdout).read(bad=[]), values['names'], values['prompt'])
     left_out = []

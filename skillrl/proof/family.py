@@ -16,7 +16,7 @@ from ..llm.reply import RunStopped
 from .agents import Agent
 from .claims import holm
 from .evals import allow_checks, gradable, load_evals, skill_names
-from .prove import cost_text, Proof, prove, was_cut
+from .prove import Proof, prove, was_cut
 from .runs import ProofConfig
 from ..skills.skill_md import skill_files, skill_folders
 
@@ -125,7 +125,7 @@ def _row(m):
     lost = ', '.join(f'{arm["lost"] + arm["failed"]} of {arm["tries"]}' for arm in arms)
     early = f', ended early: {facts["limit"]}' if facts['limit'] else ''
     which = f'no. {m.proof.folder.name.rpartition("-")[2]}, against {m.versus}{early}'
-    return [m.folder.name, m.verdict, these, like, lost, cost_text(facts['spent']), which]
+    return [m.folder.name, m.verdict, these, like, lost, facts['cost'], which]
 
 def members_table(members:Sequence[Member])->Table:
     "What became of each of `members`"
@@ -149,7 +149,6 @@ def _git(top, *words, why='git cannot tell what has changed', **env):
         raise ValueError(f'{why} ({clip(os.fsdecode(done.stderr))})')
     return os.fsdecode(done.stdout)
 
-# %% ../../nbs/652_proof.family.ipynb #636d0c02
 def _compared(m, changed, before, base):
     "`m` with what it is compared with; None if nothing of it is among the paths `changed`"
     real = m.folder.resolve()
@@ -163,6 +162,7 @@ def _compared(m, changed, before, base):
         return Member(m.folder, versus='no skill, for it is new')
     return Member(m.folder, before, f'what it was at {base}')
 
+# %% ../../nbs/652_proof.family.ipynb #636d0c02
 def changed_members(
     path:str|Path, # As for `find_members`, in a git repository
     base:str,      # A commit, such as origin/main

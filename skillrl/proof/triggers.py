@@ -19,8 +19,8 @@ from ..envs.bm25 import BM25
 from ..llm.command import copy_files
 from .agents import Agent, shown_files, signed
 from .evals import Assertion, Eval, skill_names
-from .prove import course_facts, course_of, play_round
-from .runs import ProofConfig, recall
+from .prove import course_of
+from .runs import ProofConfig
 from ..skills.questions import text_field
 
 # %% ../../nbs/650_proof.triggers.ipynb #96e1e9c6
@@ -111,7 +111,7 @@ def _play(course):
     "The outcomes of all rounds that it takes, the rates and the verdict"
     rows, config = [], course.config
     for k in range(1, config.rounds + 1):
-        rows += [_outcome(course, row) for row in play_round(course, k)]
+        rows += [_outcome(course, row) for row in course.play(k)]
         rates = _rates(rows, _level(k, config.rounds))
         verdict = _verdict(rates, config.effect)
         if course.limit or verdict != 'not enough evidence':
@@ -173,7 +173,7 @@ def _facts(course):
     "Play, and say what came of it, as `proof.json` has it"
     rows, rates, verdict = _play(course)
     skill, asked = course.about['skill'], course.about['asked']
-    return course_facts(course) | {key: asdict(rate) for key, rate in rates.items()} | dict(
+    return course.facts() | {key: asdict(rate) for key, rate in rates.items()} | dict(
         verdict=verdict,
         code=_VERDICTS.index(verdict),
         floor=_floor(course.arms[_ARM], skill, asked),
@@ -200,7 +200,7 @@ def prove_triggers(
         place = Path(workspace or f'{skill}-workspace')/'triggers'
         course = course_of(there, None, config, arms, evals, place, skill=skill.name, asked=queries)
         with RunFolder(course.root, signed(course.about, course.root/'config.json'), None):
-            recall(course)
+            course.recall()
             facts = _facts(course)
             write_json(course.root/'proof.json', facts)
     return TriggerProof(facts['code'], course.root, facts)

@@ -170,10 +170,8 @@ def _yaml_map(text):
     return found
 
 # %% ../../nbs/445_skills.skill_md.ipynb #d9a1c252
-def split_text(
-    text:str, # Of a `SKILL.md`
-)->tuple[dict, str]: # Fields, body; ValueError if they cannot be told apart
-    "The YAML part, as a dict, and the Markdown part"
+def split_text(text:str)->tuple[dict, str]: # Fields, body; ValueError if they cannot be told apart
+    "The YAML part of a `SKILL.md`, as a dict, and the Markdown part"
     text = _plain_text(text.removeprefix('\ufeff'))
     parts = re.match(r'---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)', text, re.S | re.M)
     if not parts:

@@ -55,9 +55,7 @@ def _digits(x):
     return '–' if x is None else f'{x:.3f}'
 
 # %% ../../nbs/826_viewers.report.ipynb #31d2c3ce
-def steps_table(
-    history:list, # Records of history.json
-)->Table:
+def steps_table(history:list)->Table: # Records of history.json
     "One row a step, in plain words"
     rows = [[r['step'], _digits(r['rollout_hard']), r['n_edits_ranked'] or 0,
              _digits(r['candidate_gate_score']), r['decision'], _digits(r['current_score']),
