@@ -479,6 +479,16 @@ def test_half_a_character_costs_no_verdict(tmp_path):
     found = prove(skill, find_agent(agent), config=ProofConfig(parallel=1))
     assert found.code == 0 and write_proof_page(found).exists()
 
+def test_the_page_counts_evals_as_people_do_and_says_the_verdict_once(tmp_path):
+    agent, _ = agent_in(tmp_path)
+    found = prove(skill_in(tmp_path, n=11), find_agent(agent), config=ProofConfig(rounds=1))
+    page = write_proof_page(found).read_text()
+    assert [int(n) for n in re.findall('Eval ([0-9]+)<', page)] == [*range(11)]
+    benchmark = read_json(found.folder/'benchmark.json')
+    assert benchmark['metadata']['evals_run'] == [*range(11)]
+    notes = page.split('What to know')[1].split('What to do next')[0]
+    assert 'It took 22 runs' in notes and 'on these evals: ' not in notes
+
 def test_damaged_files_of_a_proof_cost_no_traceback(tmp_path):
     agent, _ = agent_in(tmp_path)
     skill, rng = skill_in(tmp_path, n=2), random.Random(0)
