@@ -9,7 +9,7 @@ import pytest
 from faults import FaultServer, error
 from scripted_agents import CODE, SAID, SKILL, model
 from skillrl.proof.agents import (
-    AGENTS, _read, agent_version, find_agent, read_signed, run_agent, signed)
+    AGENTS, _read, agent_version, find_agent, openings, read_signed, run_agent, signed)
 
 PROGRAMS = os.environ.get('SKILLRL_AGENTS')
 real = pytest.mark.skipif(not PROGRAMS, reason='SKILLRL_AGENTS names no folder of programs: see .ci/agents')
@@ -160,13 +160,13 @@ LEAVES = ['git diff ~/.claude/skills/pdf/SKILL.md', 'echo "name: pdf" > ~/.claud
 
 @pytest.mark.parametrize('command', OPENS + LEAVES)
 def test_a_skill_is_opened_by_who_reads_it(command):
-    found = 'pdf' in AGENTS['claude'].read(stream(('Bash', dict(command=command)))).opened
+    found = 'pdf' in openings(stream(('Bash', dict(command=command))), ['pdf'])
     assert found == (command in OPENS or command.startswith('cat "~')) # The last has an open quotation
 
 def test_a_skill_is_opened_by_its_tool_and_by_read():
     read, write = (dict(file_path=f'/h/.claude/skills/{name}/SKILL.md') for name in ('pdf', 'mug'))
     calls = ('Skill', dict(skill='office:pdf')), ('Read', read), ('Write', write | dict(content='x'))
-    assert AGENTS['claude'].read(stream(*calls)).opened == ['pdf', 'pdf']
+    assert openings(stream(*calls), ['pdf']) == ['pdf']
 
 def test_what_it_took_is_told_by_kind():
     usage = dict(input_tokens=10, cache_read_input_tokens=100, cache_creation_input_tokens=5, output_tokens=7)

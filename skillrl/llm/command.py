@@ -21,9 +21,7 @@ from ..core.concurrency import check_stop
 _SAFE = """PATH HOME USER LOGNAME SHELL LANG LC_ALL LC_CTYPE TZ TERM TMPDIR TEMP TMP
 SYSTEMROOT COMSPEC PATHEXT USERPROFILE APPDATA LOCALAPPDATA""".split()
 
-def safe_env(
-    extra:dict, # Variable → value, what this agent needs beside
-)->dict: # For `run_program`
+def safe_env(extra:dict)->dict: # Variable → value, for `run_program`
     "The variables of yours that an agent gets, and those of `extra`"
     return {k: os.environ[k] for k in _SAFE if k in os.environ} | extra
 
@@ -41,14 +39,13 @@ def plain_files(
     folder:str|Path,
     left_out:list|None=None, # Takes a sentence about what is too large or too many; None refuses the folder
     room:int=500_000_000, # Bytes, of all
-    most:int=10_000,      # Files
 )->dict: # Path from `folder` → file, sorted; ValueError, in one sentence
     "The files below `folder`, without links and what cannot be read"
     files, sentences = {}, [] if left_out is None else left_out
     for entry in _entries(folder):
         name, size = Path(entry.path).relative_to(folder).as_posix(), entry.stat().st_size
-        if len(files) == most:
-            sentences.append(f'{folder} holds more than {most:,} files: the others were left out')
+        if len(files) == 10_000:
+            sentences.append(f'{folder} holds more than 10,000 files: the others were left out')
             break
         if size > room or not name.isprintable():
             sentences.append(f'{name!a} has {size:,} bytes, or a name that is no text: it was left out')
