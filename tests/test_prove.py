@@ -404,6 +404,8 @@ def test_what_never_differs_and_what_would_be_needed(tmp_path):
     assert found.facts['never_differs'] == [[1, 'a file', True]] and found.facts['needed'] == []
     idle = prove(skill, find_agent(agent), against='same', config=ProofConfig(parallel=1))
     assert len(idle.facts['never_differs']) == 7 and idle.facts['needed']
+    notes = ' '.join(idle.facts['notes']) # No word of what this agent does not tell or what was asked for
+    assert '7 assertions said the same' in notes and 'opened' not in notes and 'sandbox' not in notes
 
 # ---- the command ----
 def test_a_command_estimates_and_begins_nothing(tmp_path, capsys):

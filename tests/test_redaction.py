@@ -24,9 +24,13 @@ def test_a_key_in_base64_or_hex_is_blotted_out(key, before, after):
         assert len(told) < len(f'you sent {form} to us') - len(key)//2
         assert form not in str(without_secrets({'error': [form]}, [key]))
 
+def test_all_that_base64_holds_of_a_key_goes_and_no_more():
+    "`xymug-0` begins with two other bytes, which end within the third character"
+    assert redact('eHltdWctMA==', ['mug-0']) == 'eHl[redacted]A=='
+
 def test_what_is_no_key_is_left_as_it_is():
-    text = 'egg 1 in the fridge, 6567672031'
-    assert redact(text, [KEYS[0], 'k', '']) == text
+    text = 'egg 1 in the fridge, 6567672031, 6a616d'
+    assert redact(text, [KEYS[0], 'k', 'jam', '']) == text # Three bytes are too few to be known in hex
 
 def test_a_key_in_an_address_is_not_told():
     assert _shown(f'https://me:{KEYS[2]}@mug/{KEYS[0]}/v1?key={KEYS[2]}', KEYS) == 'https://mug/[redacted]/v1'
