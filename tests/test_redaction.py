@@ -3,6 +3,7 @@
 `secret_kinds.txt` holds how secrets stand in everyday text, `ordinary_texts.txt` what only looks like it."""
 import random, re, string
 from base64 import b64encode, urlsafe_b64encode
+from collections import Counter
 from pathlib import Path
 import pytest
 from skillrl.core.agent_sessions import AgentSession
@@ -101,6 +102,7 @@ def test_a_known_key_is_found_under_colours():
     key = 'teapot and spoon'
     assert redact('it was tea\x1b[1mpot and\u200b spoon!', [key]) == 'it was [redacted]!'
     assert redact('a \x1b[1mmug', [key]) == 'a \x1b[1mmug'
+    assert redact(f'{key} 7', ['teapot', key, 'spoon 7']) == '[redacted] 7' # The longest goes first
 
 @pytest.mark.parametrize('at', range(0, 40, 5))
 def test_no_half_of_a_secret_stays_where_a_long_text_is_cut(at):
@@ -115,3 +117,6 @@ def test_no_half_of_a_secret_stays_where_a_long_text_is_cut(at):
 def test_homes_are_masked_only_where_that_is_asked():
     path = '/home/ada/shop/cart.py'
     assert (redact(path), redact(path, homes=True)) == (path, '~/shop/cart.py')
+    found = Counter()
+    redact(f'{path} /home/ada/x key: sk-0a1b2c3d4e5f60718293 password: tulip77', found=found, homes=True)
+    assert +found == dict(home=2, key=1, password=1)
