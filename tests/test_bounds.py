@@ -95,6 +95,7 @@ def test_a_skill_that_is_a_pipe_is_one_sentence(tmp_path, skill, capsys):
 def test_a_check_has_a_bound_of_seconds(seconds):
     with pytest.raises(ValueError, match='`seconds`'):
         require_check(dict(command=['true'], seconds=seconds))
+    require_check(dict(command=['true'], seconds=.5))
 
 def test_half_a_character_in_evals_is_mended_before_anything_runs(tmp_path, skill):
     (tmp_path/'e.json').write_text(json.dumps([dict(id=1, prompt='Go \ud83d', assertions=['It \ud83d is'])]))

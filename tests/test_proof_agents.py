@@ -121,6 +121,7 @@ def test_an_agent_that_hangs_ends_with_all_that_it_started(script, tmp_path):
 def test_what_an_agent_prints_may_be_anything(script, tmp_path):
     agent = script(r"sys.stdout.buffer.write(b'caf\xe9 \x00 ' + b'la' * 20_000_000)")
     run = run_agent(agent, 'Go.', tmp_path / 'o')
+    assert run.tokens == run.written == run.cached == run.usd == 0 # It tells nothing of them
     assert not run.error and run.text.startswith('caf\ufffd \x00 la') and len(run.text) < 16_000_001
     assert run_agent(script('print(input())', ''), 'Mug\0 \ud83d', tmp_path / 'p').text == 'Mug \ufffd'
     assert 'ended with code 3' in run_agent(script('sys.exit(3)'), 'Go.', tmp_path / 'q').failure

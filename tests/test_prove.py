@@ -10,7 +10,7 @@ from skillrl.llm.reply import ChatReply, RunStopped
 from skillrl.proof.agents import AGENTS, find_agent
 from skillrl.proof.claims import analyse, losses_test, ProofPlan
 from skillrl.proof.evals import Assertion, Eval
-from skillrl.proof.prove import _never_differs, _tree_hash, prove
+from skillrl.proof.prove import _tree_hash, prove
 from skillrl.proof.runs import grade_run, ProofConfig
 from skillrl.skills.skill_md import skill_files
 from skillrl.viewers.report import write_proof_page
@@ -401,12 +401,16 @@ def test_what_never_differs_and_what_would_be_needed(tmp_path):
     agent, _ = agent_in(tmp_path)
     skill = skill_in(tmp_path, n=6)
     evals = read_json(skill/'evals'/'evals.json')['evals']
-    evals[1]['assertions'] += [dict(text='a file', check=dict(file='word.txt', exists=True))]
+    evals[1]['assertions'] += [dict(text='a file', check=dict(file='word.txt')),
+                               dict(text='a key', check=dict(file='key.txt'))]
     write_json(skill/'evals'/'evals.json', evals)
     found = prove(skill, find_agent(agent), config=ProofConfig(parallel=1))
-    assert found.facts['never_differs'] == [[1, 'a file', True]] and found.facts['needed'] == []
+    assert found.facts['never_differs'] == [[1, 'a file', True], [1, 'a key', False]]
+    assert found.facts['needed'] == []
     idle = prove(skill, find_agent(agent), against='same', config=ProofConfig(parallel=1))
-    assert len(idle.facts['never_differs']) == 7 and idle.facts['needed']
+    assert len(idle.facts['never_differs']) == 8 and idle.facts['needed']
+    notes = ' '.join(idle.facts['notes']) # No word of what this agent does not tell or what was asked for
+    assert '8 assertions said the same' in notes and 'opened' not in notes and 'sandbox' not in notes
 
 # ---- the command ----
 def test_a_command_estimates_and_begins_nothing(tmp_path, capsys):
@@ -586,9 +590,3 @@ def test_what_is_left_out_of_an_arm_is_said_beside_the_verdict(tmp_path, capsys)
     (skill/'notes.md').symlink_to(tmp_path/'secret')
     typed(skill, agent_in(tmp_path)[0])
     assert 'words: notes.md is left out' in capsys.readouterr().out
-
-def test_an_assertion_never_differs_only_if_it_never_does():
-    def row(arm, a, b):
-        said = [dict(text='a', passed=a), dict(text='b', passed=b)]
-        return dict(eval_id=1, configuration=arm, expectations=said)
-    assert _never_differs([row('with', True, False), row('without', False, False)]) == [[1, 'b', False]]
