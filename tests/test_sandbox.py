@@ -193,7 +193,8 @@ def test_a_package_of_npm_finds_those_beside_it(box, home, script, tmp_path, mon
         (modules/name).mkdir(parents=True)
     program = modules/'@mugs'/'mug'/'bin'/'mug.py'
     program.write_text('#!/usr/bin/env python3\nimport os, sys'
-                       '\nprint(os.listdir(os.path.dirname(os.path.realpath(__file__)) + "/../../mug-linux"))')
+                       '\nhere = os.path.dirname(os.path.realpath(__file__))'
+                       '\nprint(os.listdir(here + "/../../mug-linux"))')
     program.chmod(0o755)
     (modules/'.bin'/'mug-agent').symlink_to('../@mugs/mug/bin/mug.py')
     monkeypatch.setenv('PATH', str(modules/'.bin'), prepend=os.pathsep)
