@@ -163,8 +163,9 @@ _LOGIN = re.compile(r'cred|auth|secret|token|netrc|npmrc|history|\.env|config\.j
 def _beside(path, private):
     "What a program at `path` needs: its prefix or folder, or less where that holds a login"
     folder = path.parent
-    if path.is_dir():
-        return [path]
+    packages = [p for p in path.parents if p.name == 'node_modules']
+    if path.is_dir() or packages:
+        return [packages[-1] if packages else path] # A package of npm needs those beside it
     is_bin = folder.name in ('bin', 'sbin', 'shims')
     top = folder.parent if is_bin else folder
     names = [top.name, *(os.listdir(top) if top.is_dir() else ())]
@@ -298,7 +299,8 @@ def why_lost(
 )->str:
     "Why a program that did not end well has told us nothing"
     output = done.err.strip() or done.out.strip() or 'it said nothing'
-    last = output.splitlines()[-1][:300]
+    errors = re.findall(r'^(?:Uncaught )?\w*Error\b.*', output, re.M) # Node prints more below
+    last = (errors or output.splitlines())[-1][:300]
     if done.code is None:
         return f'{name} did not end within {timeout:g} s ({last}): raise timeout, or ask for less'
     how = f'was ended by signal {-done.code}' if done.code < 0 else f'ended with code {done.code}'

@@ -47,7 +47,10 @@ _ELSEWHERE = re.compile(r'''
     |too\ many\ requests|rate.?limit|overloaded
     |(?:usage|quota|credit)\w*.{0,30}(?:limit|low|exceed|exhaust|reached)
     |insufficient_quota|service\ ?unavailable|bad\ ?gateway|gateway\ time|internal\ ?server\ ?error
-    |not\ logged\ in|log\ ?in\ (?:again|first|required)|/login|unauthori[sz]ed|authenticat
+    |high\ demand|at\ capacity|out\ of\ credits|request\ timed\ out|etimedout|unable\ to\ connect
+    |not\ (?:logged|signed)\ in|no\ (?:\w+\ )?credentials|token.{0,20}(?:expired|revoked|rejected)
+    |log\ ?in\ (?:again|first|required)|/login|unauthori[sz]ed
+    |authenticat|auth\ method
     |(?:invalid|incorrect|missing|no|set\ an?)\ (?:\w+[- ])?api.?key
     |api.?key.{0,30}(?:invalid|missing|required|not)
     |econn\w+|enotfound|eai_again|e(?:net|host)unreach|connection\ ?(?:error|refused|reset|closed|aborted)

@@ -249,7 +249,8 @@ def _graded(course, e, run, place):
 
 # %% ../../nbs/646_proof.runs.ipynb #d54b32af
 _STARTS, _PATIENCE = 2, 6 # Runs that are lost in a row, to what no further try mends and to all else
-_FOR_GOOD = re.compile(r'no program|log ?in|logged in|api.?key|\b40[123]\b|authenti|quota|credit|model', re.I)
+_FOR_GOOD = re.compile(r'no program|log ?in|logged in|signed in|api.?key|\b40[123]\b|auth'
+                       '|ripgrep|quota|cred|model', re.I)
 
 def _forget(course, run, why):
     course.losses.append(course.key(run) | dict(error=why))
