@@ -1891,6 +1891,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'skillrl.llm.command._mounts': ('llm.command.html#_mounts', 'skillrl/llm/command.py'),
                                      'skillrl.llm.command._needed': ('llm.command.html#_needed', 'skillrl/llm/command.py'),
                                      'skillrl.llm.command._private': ('llm.command.html#_private', 'skillrl/llm/command.py'),
+                                     'skillrl.llm.command._remove': ('llm.command.html#_remove', 'skillrl/llm/command.py'),
                                      'skillrl.llm.command._wait': ('llm.command.html#_wait', 'skillrl/llm/command.py'),
                                      'skillrl.llm.command.copy_files': ('llm.command.html#copy_files', 'skillrl/llm/command.py'),
                                      'skillrl.llm.command.plain_files': ('llm.command.html#plain_files', 'skillrl/llm/command.py'),

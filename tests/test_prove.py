@@ -446,14 +446,17 @@ def test_the_verdict_is_the_status_where_nobody_reads_on(tmp_path, wanted, code)
 def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path):
     agent, calls = agent_in(tmp_path, 'import time\ntime.sleep(.3)\n')
     skill = skill_in(tmp_path)
-    p = subprocess.Popen(command(skill, agent), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    scratch = tmp_path/'scratch'
+    scratch.mkdir()
+    p = subprocess.Popen(command(skill, agent), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+                         env=os.environ | dict(TMPDIR=str(scratch)))
     while len(lines(calls)) < 3:
         time.sleep(.01)
     p.send_signal(signal.SIGINT)
     told = p.communicate(timeout=60)[1]
     kept = skill.with_name('words-workspace')
     assert p.returncode == 130 and f'kept in {kept}; go on with: skillrl prove' in told
-    assert shlex.join(['--set', 'parallel=2', 'rounds=4']) in told
+    assert shlex.join(['--set', 'parallel=2', 'rounds=4']) in told and not [*scratch.iterdir()]
 
 def command(skill, agent):
     return [sys.executable, '-c', 'from skillrl.cli.main import main; raise SystemExit(main())', 'prove',

@@ -102,12 +102,14 @@ def setting_flags()->dict[str, dict[str, Any]]: # Flag → what `add_argument` t
 _NEEDS = dict(policy_url='policy_model', teacher_url='teacher', accept_changes='resume')
 _EXCLUSIVE = (('policy', 'policy_model', 'policy_command'), ('teacher', 'teacher_command'),
               ('games', 'url', 'suite'), ('mock', 'url'), ('resume', 'output'), ('dry_run', 'resume'),
-              ('suite', 'openenv'), ('mcp', 'openenv'))
+              ('suite', 'openenv'), ('mcp', 'openenv'), ('games', 'no_mock', 'suite'))
 
 @patch
 def check(self:Invocation)->None: # ValueError if a flag lacks the one it needs, or excludes another
     "Refuse flags that do not go together"
     given = {flag for flag, value in vars(self).items() if value}
+    if vars(self).get('mock') is False:
+        given.add('no_mock')
     for flag, needs in _NEEDS.items():
         if flag in given and not given & {needs, 'resume'}:
             raise ValueError(f'{spelled(flag)} needs {spelled(needs)}: name that too')

@@ -75,13 +75,20 @@ def copy_files(
 def scratch_folder()->Iterator[Path]: # OSError if it cannot be made
     "An empty folder that goes with all that a program has left in it"
     place = tempfile.mkdtemp(prefix='skillrl-')
+    _scratch.add(place)
     try:
         yield Path(place).resolve()
     finally:
-        try:
-            shutil.rmtree(place, ignore_errors=True)
-        except RecursionError:
-            subprocess.run(['rm', '-rf', '--', place], capture_output=True)
+        _remove(place)
+
+_scratch = set() # Folders, which end with us
+
+def _remove(place):
+    try:
+        shutil.rmtree(place, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(['rm', '-rf', '--', place], capture_output=True)
+    _scratch.discard(place)
 
 # %% ../../nbs/355_llm.command.ipynb #c355run7
 _running = set() # Programs, which end with us
@@ -97,6 +104,8 @@ def _end(program):
 def _end_all():
     for program in list(_running):
         _end(program)
+    for place in list(_scratch): # Of threads that were cut
+        _remove(place)
 
 atexit.register(_end_all)
 
