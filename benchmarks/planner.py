@@ -1,16 +1,14 @@
-"""What training and playing need, as planned and as measured.
+"""The memory that training and playing need, as planned and as measured.
 
     python benchmarks/planner.py [CASE …]
 
 Each case is a random model in a process of its own, on one thread. Planned memory comes from the
-model's sizes alone (`skillrl.training.costs`); measured is the most that the process ever held. Planned
-seconds come from the rates of a probe with fewer and shorter rows; measured are seconds of the processor, the
-least of three steps after a first one, so that other work on the machine counts little. Exits 1 where a plan
-is off by more than 20 %.
+model's sizes alone (`skillrl.training.costs`); measured is the most that the process ever held. Exits 1 where
+a plan is off by more than 20 %.
 
 The environment is as it comes: glibc keeps freed blocks below 32 MB for later, which page 617 explains. `many
 lengths` are forty updates on rows of other lengths before the batch that is planned for."""
-import json, os, random, subprocess, sys, time
+import json, os, random, subprocess, sys
 
 LLAMA = dict(model_type='llama', hidden_size=576, intermediate_size=1536, num_hidden_layers=4,
              num_attention_heads=9, num_key_value_heads=3, vocab_size=16_384, tie_word_embeddings=True,
@@ -103,51 +101,10 @@ def playing(policy, batch):
     prompts = [r.prompt_ids for r in rows_of(batch)]
     return lambda: policy.generate(prompts, 1., torch.Generator().manual_seed(0), batch.reply_tokens)
 
-def quickest(work, runs=3):
-    "Processor seconds of the quickest of some runs, for the first ones also wait for fresh pages of memory"
-    def seconds():
-        began = time.process_time()
-        work()
-        return time.process_time() - began
-    return min(seconds() for _ in range(runs))
-
-def second(work):
-    "Processor seconds of the second run"
-    work()
-    began = time.process_time()
-    work()
-    return max(time.process_time() - began, 1e-9)
-
-def rates(policy, shape, held, batch, learns):
-    "Operations and bytes a second of this machine, from four short rows and from replies of eight tokens"
-    import torch
-    from math import inf
-    from skillrl.training.costs import Batch, Device, learn_seconds, play_seconds
-    def operations(seconds_of, few):
-        return seconds_of(shape, held, few, Device('', 0, 1, inf))
-    few = Batch(4, batch.prompt_tokens//2, batch.reply_tokens)
-    rows = rows_of(few)
-    prompts, replies = [r.prompt_ids for r in rows], [r.reply_ids for r in rows]
-    def reading():
-        with torch.no_grad():
-            policy.logps(prompts, replies)
-    def learning_once():
-        lp, mask = policy.logps(prompts, replies)
-        (lp*mask).sum().backward()
-        policy.model.zero_grad()
-    read, once = second(reading), second(learning_once)
-    passes = operations(learn_seconds, few)
-    few = Batch(batch.rows, batch.prompt_tokens//2, 8)
-    read_rate = passes/((3 if held.rank else 4) + held.checkpointing)/read
-    writing = second(playing(policy, few)) - operations(play_seconds, few)/read_rate
-    moved = play_seconds(shape, held, few, Device('', 0, inf, 1))
-    return passes/(read + once) if learns else read_rate, moved/max(writing, 1e-9)
-
 def child(case):
-    "Planned and measured bytes and seconds of one case"
+    "Planned and measured bytes of one case"
     import torch
-    from skillrl.training.costs import (Batch, Device, Held, learn_seconds, memory_plan, play_seconds,
-                                        _shape_from, told_memory)
+    from skillrl.training.costs import Batch, Held, memory_plan, _shape_from, told_memory
     torch.set_num_threads(1)
     held = Held(rank=case.get('rank', 0), checkpointing=case.get('checkpointing', False),
                 computes=case.get('computes', 'float32'))
@@ -158,15 +115,10 @@ def child(case):
         work = learning(policy, held, batch, case.get('updates', 0))
     else:
         work = playing(policy, batch)
-    work() # AdamW makes its moments in the first step
-    seconds = quickest(work)
-    measured = dict(bytes=peak_bytes(), seconds=seconds)
-    flops, move = rates(policy, shape, held, batch, learns)
-    device = Device('this machine', 0, flops, move)
+    for _ in range(2): # AdamW makes its moments in the first step
+        work()
     plan = memory_plan(shape, held, batch if learns else None, None if learns else batch)
-    seconds = (learn_seconds if learns else play_seconds)(shape, held, batch, device)
-    return dict(planned=dict(bytes=sum(plan.values()), seconds=seconds), measured=measured,
-                formula=told_memory(plan))
+    return dict(planned=sum(plan.values()), measured=peak_bytes(), formula=told_memory(plan))
 
 # ---- the table ----
 
@@ -178,15 +130,14 @@ def measured(case):
         raise RuntimeError(done.stderr[-2000:])
     return json.loads(done.stdout.splitlines()[-1])
 
-def line(name, found):
-    "One line of the table, and whether both plans hold"
-    cells, holds = [f'{name:24}'], True
-    for what, unit, scale in (('bytes', 'GB', 1e9), ('seconds', 's', 1)):
-        planned, real = found['planned'][what], found['measured'][what]
-        ratio = planned/real
-        holds = holds and abs(ratio - 1) <= LIMIT
-        cells.append(f'{planned/scale:6.2f} {unit} planned {real/scale:6.2f} measured {ratio:5.2f}')
-    return '   '.join([*cells, 'ok' if holds else 'MISSED']), holds
+def line(name, result):
+    "One line of the table, and whether the plan holds"
+    planned, measured = result['planned'], result['measured']
+    ratio = planned/measured
+    holds = abs(ratio - 1) <= LIMIT
+    verdict = 'ok' if holds else 'MISSED'
+    sizes = f'{planned/1e9:6.2f} GB planned {measured/1e9:6.2f} measured'
+    return f'{name:24}   {sizes} {ratio:5.2f}   {verdict}', holds
 
 def main(names):
     unknown = set(names) - CASES.keys()
@@ -194,9 +145,9 @@ def main(names):
         sys.exit(f'there is no case {unknown.pop()!r}: choose one of {", ".join(CASES)}')
     held = []
     for name in names or CASES:
-        found = measured(CASES[name])
-        told, holds = line(name, found)
-        print(told, f'\n    {found["formula"]}', flush=True)
+        result = measured(CASES[name])
+        text, holds = line(name, result)
+        print(text, f'\n    {result["formula"]}', flush=True)
         held.append(holds)
     return int(not all(held))
 

@@ -111,9 +111,7 @@ start = f"p = subprocess.Popen([sys.executable, '-c', {{inner!r}}])"
 outer = f"import subprocess, sys; {{start}}; exec({{inner!r}})"
 p = subprocess.Popen([sys.executable, '-c', outer])
 exec(inner)'''
-    began = time.monotonic()
     assert ran(agent(source), tmp_path, 6).code is None
-    assert time.monotonic() - began < 40
     pids = (tmp_path/'pids').read_text().split()
     assert len(pids) == 3 and all(map(over, pids))
 

@@ -87,7 +87,7 @@ def test_a_file_without_an_end_is_not_begun(tmp_path, skill, kind):
 def test_a_skill_that_is_a_pipe_is_one_sentence(tmp_path, skill, capsys):
     (skill/'SKILL.md').unlink()
     os.mkfifo(skill/'SKILL.md')
-    with pytest.raises(ValueError, match='a pipe or a device'):
+    with pytest.raises(ValueError, match='holds no SKILL.md of its own'):
         skill_names(skill)
     assert main(['prove', str(skill), '--agent', 'true']) == 3 or capsys.readouterr().err.count('\n') == 1
 
@@ -95,6 +95,7 @@ def test_a_skill_that_is_a_pipe_is_one_sentence(tmp_path, skill, capsys):
 def test_a_check_has_a_bound_of_seconds(seconds):
     with pytest.raises(ValueError, match='`seconds`'):
         require_check(dict(command=['true'], seconds=seconds))
+    require_check(dict(command=['true'], seconds=.5))
 
 def test_half_a_character_in_evals_is_mended_before_anything_runs(tmp_path, skill):
     (tmp_path/'e.json').write_text(json.dumps([dict(id=1, prompt='Go \ud83d', assertions=['It \ud83d is'])]))

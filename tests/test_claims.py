@@ -162,7 +162,8 @@ def test_a_hopeless_proof_stops_early_but_not_one_that_may_still_find_something(
     stops = [analyse(ProofPlan(10), drawn(seed, rounds=10)) for seed in range(40)]
     assert np.mean([a.stopped for a in stops]) < 8
     assert analyse(ProofPlan(10), drawn(0, effect=.3, rounds=10)[:2]).stopped == 0
-    assert 'hardly' in analyse(ProofPlan(10), np.zeros((9, 12))).reason
+    idle = analyse(ProofPlan(10), np.zeros((9, 12)))
+    assert 'hardly' in idle.reason and idle.stopped == 9
     assert analyse(ProofPlan(1), np.zeros((1, 12))).reason == 'all rounds are done'
 
 def test_reruns_that_agree_end_the_proof_and_every_eval_counts_once():
@@ -232,6 +233,8 @@ def test_needed_grows_with_noise_with_what_is_missing_and_for_small_effects():
     assert runs_needed(ProofPlan(alpha=.001), drawn(0))[1]['rounds'] > rounds
     steady = runs_needed(ProofPlan(), np.full((8, 12), .05), [.01])[0] # ln(1/level)/ln(1.01) pairs at least
     assert steady['rounds'] >= -math.log(claims._levels(8, .025)[-1])/math.log(1.01)/12
+    lone = runs_needed(ProofPlan(), np.zeros((8, 1)), [.1])[0] # Of one eval, .04 is assumed between evals
+    assert lone['evals'] == 73
 
 @pytest.mark.parametrize('effect,evals', [(.2, 16), (.3, 8)])
 def test_what_is_called_enough_is_enough(effect, evals):

@@ -138,12 +138,12 @@ def stored(who, url):
 def test_a_key_goes_to_no_address_that_only_a_run_folder_names(who, variable):
     cfg = stored(who, EVIL)
     with pytest.raises(ValueError) as e:
-        cfg.fill_keys(dict(**{variable: 'sk-mine'}), named=())
+        cfg.opened((), dict(**{variable: 'sk-mine'}))
     said = str(e.value)
     assert EVIL in said and variable in said and f'model.{who}_api_base' in said
     assert '\n' not in said and 'sk-mine' not in said and getattr(cfg.model, f'{who}_api_key') == ''
-    for named in ([EVIL], None):
-        cfg.fill_keys(dict(**{variable: 'sk-mine'}), named=named)
+    cfg.opened([EVIL], dict(**{variable: 'sk-mine'}))
+    stored(who, EVIL).fill_keys(dict(**{variable: 'sk-mine'}))
 
 @pytest.mark.parametrize(
     'near',
@@ -152,21 +152,21 @@ def test_a_key_goes_to_no_address_that_only_a_run_folder_names(who, variable):
 )
 def test_addresses_are_compared_whole(near):
     with pytest.raises(ValueError, match='OPENAI_API_KEY would go there'):
-        stored('teacher', near).fill_keys(dict(OPENAI_API_KEY='k'), named=[MINE])
+        stored('teacher', near).opened([MINE], dict(OPENAI_API_KEY='k'))
 
 @pytest.mark.parametrize(
     'same', [MINE, 'http://mug.example/v1/', 'HTTP://Mug.Example/v1', 'http://mug.example:80/v1'])
 def test_another_spelling_of_a_named_address_will_do(same):
-    cfg = stored('teacher', same).fill_keys(dict(SKILLRL_TEACHER_API_KEY='k'), named=[MINE])
+    cfg = stored('teacher', same).opened([MINE], dict(SKILLRL_TEACHER_API_KEY='k'))
     assert cfg.model.teacher_api_key == 'k'
 
 
 def test_without_a_key_in_the_environment_any_address_may_be_resumed():
-    assert stored('teacher', EVIL).fill_keys({}, named=()).model.teacher_api_key == ''
+    assert stored('teacher', EVIL).opened((), {}).model.teacher_api_key == ''
     mine = stored('teacher', EVIL)
     mine.model.teacher_api_key = 'given'
     assert (
-        mine.fill_keys(dict(OPENAI_API_KEY='k', SKILLRL_TEACHER_API_KEY='k'), named=()).model.teacher_api_key
+        mine.opened((), dict(OPENAI_API_KEY='k', SKILLRL_TEACHER_API_KEY='k')).model.teacher_api_key
         == 'given'
     )
 
@@ -174,9 +174,9 @@ def test_without_a_key_in_the_environment_any_address_may_be_resumed():
 def test_the_address_that_an_empty_one_stands_for_needs_no_name():
     "A folder that names it redirects nothing; where OPENAI_BASE_URL says otherwise, it would"
     usual = stored('teacher', 'https://api.openai.com/v1')
-    usual.fill_keys(dict(OPENAI_API_KEY='k'), named=())
+    usual.opened((), dict(OPENAI_API_KEY='k'))
     with pytest.raises(ValueError, match='would go there'):
-        usual.fill_keys(dict(OPENAI_API_KEY='k', OPENAI_BASE_URL=MINE), named=())
+        usual.opened((), dict(OPENAI_API_KEY='k', OPENAI_BASE_URL=MINE))
 
 # ---- files that ship, and Krill's ----
 

@@ -1,6 +1,6 @@
 "Evals of a skill and their grading: files of any origin, outputs that attack, judges that believe all"
 
-import json, os, sys, time
+import json, os, sys
 from pathlib import Path
 import pytest
 from skillrl.core.store import atomic_write, write_json
@@ -43,7 +43,8 @@ def holds(check, out, answer='', folder=Path('.')):
 # ---- which skills, and which evals ----
 
 @pytest.mark.parametrize('about, told', [('Makes tables: sums', 'put values with a colon in quotes'),
-                                         ('', '`description` is empty')])
+                                         ('', '`description` is empty'),
+                                         pytest.param('x'*100_001, '`description` .*100,?001', id='long')])
 def test_a_skill_that_no_agent_finds_is_refused(tmp_path, about, told):
     with pytest.raises(ValueError, match=f'colon/SKILL.md: .*{told}'):
         skill_names(skill_in(tmp_path/'colon', description=about))
@@ -273,13 +274,13 @@ def test_each_check(out, tmp_path, check, passed):
     (out/'key').symlink_to('/etc/passwd')
     (out/'way').symlink_to('/etc')
     assert holds(check, out, 'All done.\n')[0] is passed
+    assert holds(dict(fields={}), out, '[1]')[0] # JSON is all that is asked of the answer
 
 @pytest.mark.parametrize('pattern', ['(a+)+$', '(a|aa)+$', '(a+a+)+b'])
 def test_a_pattern_that_does_not_end_is_a_fail(out, pattern):
     atomic_write(out/'long.txt', 'a'*20_000 + '!')
-    began = time.monotonic()
     passed, told = holds(dict(file='long.txt', matches=pattern, seconds=1), out)
-    assert not passed and 'timed out' in told and time.monotonic() - began < 20
+    assert not passed and 'timed out' in told
 
 def test_a_command_runs_on_a_copy_without_keys(out, skill, monkeypatch):
     monkeypatch.setenv('OPENAI_API_KEY', 'sk-secret')

@@ -227,13 +227,11 @@ def test_actions_that_are_no_texts(schema):
 def test_who_never_answers_is_not_waited_for():
     with socket.create_server(('127.0.0.1', 0)) as silent:
         env = OpenEnvClient(f'ws://127.0.0.1:{silent.getsockname()[1]}', timeout=.3, field='word')
-        began = time.monotonic()
         with pytest.raises(ConnectionError, match='did not answer within 0.3 s'):
             env.reset()
         env.field = ''
         with pytest.raises(ConnectionError, match='told nothing about actions'):
             env.reset()
-        assert time.monotonic() - began < 5
 
 def test_a_process_that_still_plays_can_end():
     play = ('import sys; from skillrl.serve.openenv_client import OpenEnvClient; '

@@ -1,6 +1,5 @@
 "A world that is one file of the user's: the whole loop runs on it by its name"
 import json, os, re, sys
-from argparse import Namespace
 from pathlib import Path
 import pytest
 from faults import FaultServer, said
@@ -9,7 +8,7 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.serve.openenv import make_env
 from skillrl.serve.krill import Server
-from skillrl.cli.flags import resumed_settings
+from skillrl.cli.flags import Invocation
 from skillrl.core.formats import load_trajectories
 from skillrl.core.trajectory import Step, Trajectory
 from skillrl.skills.bank import Skill, SkillBank
@@ -101,10 +100,10 @@ def test_a_program_in_a_run_folder_is_not_run_unasked(config, tmp_path, name):
     write_json(tmp_path/'run'/'config.json', {'env': {'name': name}})
     (tmp_path/'run'/'theirs.py').write_text('open("was_run", "w")')
     with pytest.raises(ValueError, match='env.name.*--set'):
-        resumed_settings(Namespace(), 'run')
+        Invocation().settings('run')
     assert not (tmp_path/'was_run').exists()
     write_json(tmp_path/'run'/'config.json', {'env': {'name': NAME}})
-    assert resumed_settings(Namespace(env=NAME), 'run').env.name == NAME
+    assert Invocation(env=NAME).settings('run').env.name == NAME
 
 def test_a_world_without_an_expert_learns_from_won_episodes(config):
     class Unattended(type(world(NAME))):

@@ -15,8 +15,8 @@ from skillrl.core.config import SkillRLConfig, load_config
 from skillrl.llm.models import MODELS, find_model, _models_folder
 from skillrl.core.store import data_path
 from skillrl.training import plan
-from skillrl.training.costs import (Batch, Device, Held, _activation_bytes, _adapter_parameters, at_once,
-                                    _shape_from, forward_tokens, shape_of)
+from skillrl.training.costs import (Batch, Held, _activation_bytes, _adapter_parameters, at_once,
+                                    _shape_from, forward_tokens, memory_plan, shape_of)
 from skillrl.training.plan import RunPlan, told_plan, _check_words, _known_words
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
@@ -76,8 +76,8 @@ def test_every_config_has_a_plan(name):
     plan = RunPlan(load_config(f'{name}.yaml'))
     assert plan.shape.parameters == 7_615_616_512
     c = plan.config.rl
-    assert plan.phases[3].rows == c.iterations*c.tasks_per_iteration*c.group_size*plan.config.env.max_steps
-    assert told_plan(plan).count('H100') == 1
+    assert plan.phases[3].turns == c.iterations*c.tasks_per_iteration*c.group_size*plan.config.env.max_steps
+    assert told_plan(plan).count('Peak as configured on a GPU') == 1
 
 DRY = '''
 import sys
@@ -89,7 +89,7 @@ assert 'torch' not in sys.modules
 def test_a_dry_run_loads_no_torch_and_leaves_no_folder(tmp_path):
     done = subprocess.run([sys.executable, '-c', DRY], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert '960,000' in done.stdout and 'H100' in done.stdout
+    assert '960,000' in done.stdout and 'Peak as configured' in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 # ---- preflight ----
@@ -165,11 +165,6 @@ def test_a_tokenizer_that_knows_less_than_half_of_the_words_stops_a_run(monkeypa
     monkeypatch.setattr(plan, '_texts_of', lambda game: [text])
     found, = _check_words(data_path('base'), SkillRLConfig())
     assert ('a chat policy' in found.remedy) != well
-
-@pytest.mark.parametrize('hours, told', [
-    (1/61, 'under 1 min'), (.5, '30 min'), (1, '1.0 h'), (9.94, '9.9 h'), (1234.4, '1,234 h')])
-def test_a_dry_run_rounds_time_sensibly(hours, told):
-    assert plan._time(hours) == told
 
 # ---- from a wheel to a folder ----
 
@@ -300,12 +295,6 @@ def test_a_chat_policy_that_only_plays_needs_no_weights(monkeypatch):
     with pytest.raises(FileNotFoundError, match='nowhere'):
         plan.require_preflight(config)
 
-def test_time_is_shared_by_all_devices(monkeypatch):
-    "100 hours of one device are 25 of four"
-    monkeypatch.setattr(plan, 'DEVICES', [Device('d', 80e9, 1., 1.)])
-    run = SimpleNamespace(config=SkillRLConfig(), hours=lambda *_: 100., memory=lambda _: dict(all=300e9))
-    assert plan._device_table(run).rows == [['d', '4', '25 h']]
-
 # ---- every figure ----
 
 KEPT = Path(__file__).with_name('plans.json') # What `python tests/test_planner.py` writes
@@ -330,12 +319,12 @@ def figures(settings):
     "All that a plan says, and what its sums are made of"
     config = SkillRLConfig().merged(settings)
     run, looked = RunPlan(config), []
+    batches = at_once(run.shape, config.rl, config.sft, run.fits)
     if not (config.model.checkpoint or config.model.policy_model_id):
         looked = [str(f) for f in plan._preflight(config) if f.what != 'memory']
     return dict(looked=looked, told=told_plan(run, 160).splitlines(),
                 shape=vars(run.shape) | dict(all=run.shape.parameters),
-                memory=[run.memory(held) for held in HELD], devices=[vars(d) for d in plan.DEVICES],
-                hours=[[run.hours(held, d) for d in plan.DEVICES] for held in HELD])
+                memory=[memory_plan(run.shape, held, *batches) for held in HELD])
 
 def leaves(o):
     "What is in `o`, apart from dicts and lists"

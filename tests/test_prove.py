@@ -10,8 +10,9 @@ from skillrl.llm.reply import ChatReply, RunStopped
 from skillrl.proof.agents import AGENTS, find_agent
 from skillrl.proof.claims import analyse, losses_test, ProofPlan
 from skillrl.proof.evals import Assertion, Eval
-from skillrl.proof.prove import _never_differs, _tree_hash, prove
-from skillrl.proof.runs import grade_run, progress_of, ProofConfig
+from skillrl.proof.prove import _tree_hash, prove
+from skillrl.proof.runs import grade_run, ProofConfig
+from skillrl.skills.skill_md import skill_files
 from skillrl.viewers.report import write_proof_page
 
 # Writes the secret word if the skill tells it, and a line for each call
@@ -67,7 +68,8 @@ def test_an_old_version_takes_the_place_of_no_skill(tmp_path):
     found = prove(skill_in(tmp_path), find_agent(agent), against=old, config=ProofConfig(parallel=1))
     assert found.code == 0 and {line.split()[1] for line in lines(calls)} == {'True'}
     arms = read_json(found.folder/'proof.json')['hashes']
-    assert arms == dict(with_skill=_tree_hash(tmp_path/'words'), old_skill=_tree_hash(old))
+    hashes = [_tree_hash(skill_files(folder)) for folder in (tmp_path/'words', old)]
+    assert arms == dict(zip(('with_skill', 'old_skill'), hashes))
 
 def test_a_folder_of_skills_ends_with_the_worst_and_with_a_table(tmp_path, monkeypatch, capsys):
     agent, summary = agent_in(tmp_path)[0], tmp_path/'summary.md'
@@ -114,8 +116,9 @@ def test_a_run_that_is_lost_is_made_again_and_is_no_score_of_0(tmp_path):
     agent, calls = agent_in(tmp_path, FLAKY)
     found = prove(skill_in(tmp_path, n=3), find_agent(agent), config=ProofConfig(parallel=1, rounds=2))
     assert found.facts['gains'] == [[1.]*3]*2 and found.facts['lost'] == lines(calls).count('lost') > 2
-    lost = [json.loads(line) for line in (found.folder/'lost.jsonl').read_text().splitlines()]
-    assert all('the line is down' in row['error'] for row in lost)
+    log = [json.loads(line) for line in (found.folder/'log.jsonl').read_text().splitlines()]
+    lost = [row['error'] for row in log if 'error' in row]
+    assert len(lost) == found.facts['lost'] and all('the line is down' in error for error in lost)
 
 def test_two_starts_in_vain_end_it_and_it_goes_on_when_the_cause_is_mended(tmp_path):
     agent, calls = agent_in(tmp_path, 'raise SystemExit("Not logged in")\n')
@@ -373,9 +376,9 @@ def test_what_a_proof_is_about_begins_another(tmp_path):
     write_json(skill/'evals'/'evals.json', [e | dict(files=['list.txt']) for e in evals])
     short = dict(config=ProofConfig(max_runs=2))
     names = [prove(skill, find_agent(agent), **short).folder.name]
-    whole = _tree_hash(skill)
+    whole = _tree_hash(skill_files(skill))
     file.write_text('cup') # As long as before
-    assert _tree_hash(skill) != whole
+    assert _tree_hash(skill_files(skill)) != whole
     for change in (dict(seed=1), dict(effect=.3), dict(model='m')):
         config = ProofConfig(max_runs=2, **change)
         names.append(prove(skill, find_agent(agent), config=config).folder.name)
@@ -384,7 +387,7 @@ def test_what_a_proof_is_about_begins_another(tmp_path):
     names.append(prove(skill, find_agent(f'{agent} --more'), **short).folder.name)
     assert names == [f'iteration-{n}' for n in range(1, 7)]
     config = read_json(skill.with_name('words-workspace')/'iteration-1'/'config.json')
-    assert config['rule'] == 2 and config['config'] == dict(
+    assert config['rule'] == 3 and config['config'] == dict(
         rounds=8, effect=.2, no_worse=0., panel=False, seed=0)
 
 def test_jobs_are_shuffled_in_each_round(tmp_path):
@@ -398,12 +401,16 @@ def test_what_never_differs_and_what_would_be_needed(tmp_path):
     agent, _ = agent_in(tmp_path)
     skill = skill_in(tmp_path, n=6)
     evals = read_json(skill/'evals'/'evals.json')['evals']
-    evals[1]['assertions'] += [dict(text='a file', check=dict(file='word.txt', exists=True))]
+    evals[1]['assertions'] += [dict(text='a file', check=dict(file='word.txt')),
+                               dict(text='a key', check=dict(file='key.txt'))]
     write_json(skill/'evals'/'evals.json', evals)
     found = prove(skill, find_agent(agent), config=ProofConfig(parallel=1))
-    assert found.facts['never_differs'] == [[1, 'a file', True]] and found.facts['needed'] == []
+    assert found.facts['never_differs'] == [[1, 'a file', True], [1, 'a key', False]]
+    assert found.facts['needed'] == []
     idle = prove(skill, find_agent(agent), against='same', config=ProofConfig(parallel=1))
-    assert len(idle.facts['never_differs']) == 7 and idle.facts['needed']
+    assert len(idle.facts['never_differs']) == 8 and idle.facts['needed']
+    notes = ' '.join(idle.facts['notes']) # No word of what this agent does not tell or what was asked for
+    assert '8 assertions said the same' in notes and 'opened' not in notes and 'sandbox' not in notes
 
 # ---- the command ----
 def test_a_command_estimates_and_begins_nothing(tmp_path, capsys):
@@ -439,14 +446,17 @@ def test_the_verdict_is_the_status_where_nobody_reads_on(tmp_path, wanted, code)
 def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path):
     agent, calls = agent_in(tmp_path, 'import time\ntime.sleep(.3)\n')
     skill = skill_in(tmp_path)
-    p = subprocess.Popen(command(skill, agent), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    scratch = tmp_path/'scratch'
+    scratch.mkdir()
+    p = subprocess.Popen(command(skill, agent), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+                         env=os.environ | dict(TMPDIR=str(scratch)))
     while len(lines(calls)) < 3:
         time.sleep(.01)
     p.send_signal(signal.SIGINT)
     told = p.communicate(timeout=60)[1]
     kept = skill.with_name('words-workspace')
     assert p.returncode == 130 and f'kept in {kept}; go on with: skillrl prove' in told
-    assert shlex.join(['--set', 'parallel=2', 'rounds=4']) in told
+    assert shlex.join(['--set', 'parallel=2', 'rounds=4']) in told and not [*scratch.iterdir()]
 
 def command(skill, agent):
     return [sys.executable, '-c', 'from skillrl.cli.main import main; raise SystemExit(main())', 'prove',
@@ -456,7 +466,7 @@ def test_while_it_runs_it_says_how_far_it_is(tmp_path):
     agent, told = agent_in(tmp_path, FLAKY)[0], []
     config = ProofConfig(parallel=1, rounds=2)
     def follow(course, number):
-        told.append(progress_of(course, number))
+        told.append(course.progress(number))
     config.budget.each = follow
     found = prove(skill_in(tmp_path), find_agent(agent), config=config)
     assert told[-1][:2] == (24, 24) and 'round 2 of 2, effect so far +1.00, 0.00 USD' in told[-1][2]
@@ -475,6 +485,16 @@ def test_half_a_character_costs_no_verdict(tmp_path):
     agent, _ = agent_in(tmp_path, odd)
     found = prove(skill, find_agent(agent), config=ProofConfig(parallel=1))
     assert found.code == 0 and write_proof_page(found).exists()
+
+def test_the_page_counts_evals_as_people_do_and_says_the_verdict_once(tmp_path):
+    agent, _ = agent_in(tmp_path)
+    found = prove(skill_in(tmp_path, n=11), find_agent(agent), config=ProofConfig(rounds=1))
+    page = write_proof_page(found).read_text()
+    assert [int(n) for n in re.findall('Eval ([0-9]+)<', page)] == [*range(11)]
+    benchmark = read_json(found.folder/'benchmark.json')
+    assert benchmark['metadata']['evals_run'] == [*range(11)]
+    notes = page.split('What to know')[1].split('What to do next')[0]
+    assert 'It took 22 runs' in notes and 'on these evals: ' not in notes
 
 def test_damaged_files_of_a_proof_cost_no_traceback(tmp_path):
     agent, _ = agent_in(tmp_path)
@@ -573,9 +593,3 @@ def test_what_is_left_out_of_an_arm_is_said_beside_the_verdict(tmp_path, capsys)
     (skill/'notes.md').symlink_to(tmp_path/'secret')
     typed(skill, agent_in(tmp_path)[0])
     assert 'words: notes.md is left out' in capsys.readouterr().out
-
-def test_an_assertion_never_differs_only_if_it_never_does():
-    def row(arm, a, b):
-        said = [dict(text='a', passed=a), dict(text='b', passed=b)]
-        return dict(eval_id=1, configuration=arm, expectations=said)
-    assert _never_differs([row('with', True, False), row('without', False, False)]) == [[1, 'b', False]]

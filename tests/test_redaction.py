@@ -3,6 +3,7 @@
 `secret_kinds.txt` holds how secrets stand in everyday text, `ordinary_texts.txt` what only looks like it."""
 import random, re, string
 from base64 import b64encode, urlsafe_b64encode
+from collections import Counter
 from pathlib import Path
 import pytest
 from skillrl.core.agent_sessions import AgentSession
@@ -24,9 +25,13 @@ def test_a_key_in_base64_or_hex_is_blotted_out(key, before, after):
         assert len(told) < len(f'you sent {form} to us') - len(key)//2
         assert form not in str(without_secrets({'error': [form]}, [key]))
 
+def test_all_that_base64_holds_of_a_key_goes_and_no_more():
+    "`xymug-0` begins with two other bytes, which end within the third character"
+    assert redact('eHltdWctMA==', ['mug-0']) == 'eHl[redacted]A=='
+
 def test_what_is_no_key_is_left_as_it_is():
-    text = 'egg 1 in the fridge, 6567672031'
-    assert redact(text, [KEYS[0], 'k', '']) == text
+    text = 'egg 1 in the fridge, 6567672031, 6a616d'
+    assert redact(text, [KEYS[0], 'k', 'jam', '']) == text # Three bytes are too few to be known in hex
 
 def test_a_key_in_an_address_is_not_told():
     assert _shown(f'https://me:{KEYS[2]}@mug/{KEYS[0]}/v1?key={KEYS[2]}', KEYS) == 'https://mug/[redacted]/v1'
@@ -97,6 +102,7 @@ def test_a_known_key_is_found_under_colours():
     key = 'teapot and spoon'
     assert redact('it was tea\x1b[1mpot and\u200b spoon!', [key]) == 'it was [redacted]!'
     assert redact('a \x1b[1mmug', [key]) == 'a \x1b[1mmug'
+    assert redact(f'{key} 7', ['teapot', key, 'spoon 7']) == '[redacted] 7' # The longest goes first
 
 @pytest.mark.parametrize('at', range(0, 40, 5))
 def test_no_half_of_a_secret_stays_where_a_long_text_is_cut(at):
@@ -111,3 +117,6 @@ def test_no_half_of_a_secret_stays_where_a_long_text_is_cut(at):
 def test_homes_are_masked_only_where_that_is_asked():
     path = '/home/ada/shop/cart.py'
     assert (redact(path), redact(path, homes=True)) == (path, '~/shop/cart.py')
+    found = Counter()
+    redact(f'{path} /home/ada/x key: sk-0a1b2c3d4e5f60718293 password: tulip77', found=found, homes=True)
+    assert +found == dict(home=2, key=1, password=1)

@@ -187,6 +187,20 @@ def test_a_program_below_the_home_starts_and_no_login_comes_with_it(box, home, s
     run = run_agent(find_agent(f'mug-agent {{prompt}} {home}'), 'Go.', tmp_path/'o')
     assert not run.error and run.text.split() == ['login-free']
 
+def test_a_package_of_npm_finds_those_beside_it(box, home, script, tmp_path, monkeypatch):
+    modules = home/'tools'/'node_modules'
+    for name in ('.bin', '@mugs/mug/bin', '@mugs/mug-linux/credentials'):
+        (modules/name).mkdir(parents=True)
+    program = modules/'@mugs'/'mug'/'bin'/'mug.py'
+    program.write_text('#!/usr/bin/env python3\nimport os, sys'
+                       '\nhere = os.path.dirname(os.path.realpath(__file__))'
+                       '\nprint(os.listdir(here + "/../../mug-linux"))')
+    program.chmod(0o755)
+    (modules/'.bin'/'mug-agent').symlink_to('../@mugs/mug/bin/mug.py')
+    monkeypatch.setenv('PATH', str(modules/'.bin'), prepend=os.pathsep)
+    run = run_agent(find_agent('mug-agent {prompt}'), 'Go.', tmp_path/'o')
+    assert not run.error and run.text == "['credentials']"
+
 def test_what_holds_a_login_is_shown_in_part(home):
     private = _private()
     (home/'.docker'/'bin').mkdir(parents=True)

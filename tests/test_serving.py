@@ -5,15 +5,17 @@ from functools import partial
 from contextlib import contextmanager
 import pytest
 from skillrl.cli.main import main, parser
-from skillrl.cli.main import _suite_server
+from skillrl.cli.main import _server
 from skillrl.serve.krill import RemoteEnv, Server
 from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve
 
 RUN = [sys.executable, '-c', 'from skillrl.cli.main import main; raise SystemExit(main())']
 DOCUMENTS = ['"Jaws"\nJaws is a film by Steven Spielberg.', '"Cincinnati"\nA city on the Ohio.']
 
-def flags(line):
-    return parser().parse_args(['serve', *line.split()])
+def served(line):
+    "The server that `skillrl serve` makes of a command line"
+    args = parser().parse_args(['serve', *line.split()])
+    return _server(args, args.settings().env)
 
 def post(url, body, headers=None):
     "Status and answer of one request"
@@ -50,7 +52,7 @@ def test_the_command_serves_until_it_is_stopped(number):
 
 def test_limits_reach_the_server():
     line = '--env alfworld --port 0 --sessions 2 --idle 5 --host 127.0.0.1,kitchen --set env.max_steps=3'
-    with _suite_server(flags(line)) as s:
+    with served(line) as s:
         assert (s.most, s.idle, s.max_steps, s.hosts) == (2, 5, 3, {'kitchen'})
         assert s.server_address[0] == '127.0.0.1'
         env = RemoteEnv(s.url)
@@ -95,11 +97,11 @@ def test_the_command_serves_searches_in_the_suite_it_serves():
     from skillrl.core.config import SkillRLConfig
     from skillrl.envs.base import world
     suite = world('search').suite(SkillRLConfig().merged({'env.name': 'search'}).env, 'test-001')
-    with _suite_server(flags('--env search --suite test-001 --port 0')) as s:
+    with served('--env search --suite test-001 --port 0') as s:
         far = RemoteLibrary(s.url)
         for game in suite.games('test', 5):
             assert far.search(game.task, 3) == suite.library.search(game.task, 3)
-    with _suite_server(flags('--env alfworld --port 0')) as s:
+    with served('--env alfworld --port 0') as s:
         assert post(f'{s.url}/retrieve', dict(query='Jaws'))[0] == 404
 
 # --- its client ---

@@ -128,11 +128,11 @@ def test_the_session_sends_no_telemetry_and_no_key_of_another_service(url, monke
 
 def test_the_key_of_an_engine_goes_only_where_the_user_said():
     config = SkillRLConfig().merged({'model.engine_api_base': 'https://mug:8000'})
-    config.fill_keys({'OPENAI_API_KEY': 'sk-other'}, named=()) # Which no engine is ever sent
+    config.opened((), {'OPENAI_API_KEY': 'sk-other'}) # Which no engine is ever sent
     mine = {'SKILLRL_ENGINE_API_KEY': 'tml-mine'}
     with pytest.raises(ValueError, match='by --set model.engine_api_base'):
-        config.fill_keys(mine, named=())
-    assert config.fill_keys(mine, named=['https://mug:8000']).model.engine_api_key == 'tml-mine'
+        config.opened((), mine)
+    assert config.opened(['https://mug:8000'], mine).model.engine_api_key == 'tml-mine'
 
 @pytest.fixture
 def engine(url, monkeypatch):

@@ -11,9 +11,9 @@ from skillrl.cli.main import main
 from skillrl.core.stats import Rate, lower_bound
 from skillrl.core.store import JsonlLog, read_json
 from skillrl.llm.reply import RunStopped
-from skillrl.proof.agents import AGENTS
+from skillrl.proof.agents import AGENTS, openings
 from skillrl.proof.runs import ProofConfig
-from skillrl.proof.triggers import _level, _rates, _share, _verdict, load_queries, openings, prove_triggers
+from skillrl.proof.triggers import _level, _rates, _share, _verdict, load_queries, prove_triggers
 
 NAMES = 'pdf', 'pdf-forms', 'docx'
 USAGE = dict(input_tokens=90, output_tokens=9)

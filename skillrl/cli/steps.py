@@ -7,7 +7,6 @@ __all__ = ['train', 'collect', 'harvest', 'distill', 'sft', 'rl', 'evolve', 'eva
 
 # %% ../../nbs/855_cli.steps.ipynb #7c8c728d
 import sys
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -15,9 +14,7 @@ from itertools import count, product
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
-from skillrl.cli.flags import (
-    BANK, free_folder, given, Progress, resume_line, resumed_folder, resumed_settings, settings,
-    TRAJECTORIES)
+from .flags import BANK, free_folder, Invocation, Progress, TRAJECTORIES
 from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..core.session_logs import find_sessions, session_files
 from ..core.agent_sessions import to_trajectories, tool_table
@@ -49,44 +46,30 @@ from ..viewers.bank_view import fates, round_text
 from ..viewers.inspection import fitted, kind_of, load_bank, report_text
 
 # %% ../../nbs/855_cli.steps.ipynb #841cd022
-def _run_settings(args):
-    "The folder of a run, and the other arguments that `training.pipeline.train` is called with"
-    if args.resume:
-        path = resumed_folder(args, 'train')
-        config = resumed_settings(args, path)
-        return path, dict(config=config, resume=True, accept_changes=args.accept_changes)
-    if args.accept_changes:
-        raise ValueError('--accept-changes is about a run that goes on: give --resume with its folder')
-    return Path(args.output) if args.output else free_folder(), dict(config=settings(args))
+def _require_ready(config):
+    "ValueError or OSError if something that a run needs is missing; keys and prices are looked for"
+    require_preflight(config)
+    teacher = build_teacher(config)
+    if hasattr(teacher, 'chat'):
+        print(teacher_line(RunPlan(config)), file=sys.stderr, flush=True)
+    if config.model.policy_model_id:
+        build_policy(config)
 
-# %% ../../nbs/855_cli.steps.ipynb #414f1c2c
-def _tell_plan(args:Namespace)->None: # ValueError if the flags do not fit, or nothing is known of the model
-    "Print the plan of a run that is not begun"
-    if args.resume:
-        raise ValueError('--dry-run plans a new run: leave --resume out')
-    config = settings(args)
-    told = told_plan(RunPlan(config), get_terminal_size((100, 24)).columns)
-    print('\n\n'.join([told, *map(str, quick_preflight(config))]))
-
-# %% ../../nbs/855_cli.steps.ipynb #0e94d726
-def train(args:Namespace)->None: # ValueError or OSError if the flags do not fit
+# %% ../../nbs/855_cli.steps.ipynb #bf55a87a
+def train(args:Invocation)->None: # ValueError or OSError if the flags do not fit
     "collect, distill, sft, rl with evolution, eval: the whole loop in one folder"
+    folder = args.resumed_folder() if args.resume else None
+    config = args.settings(folder)
     if args.dry_run:
-        return _tell_plan(args)
-    path, how = _run_settings(args)
-    if not args.resume:
-        require_preflight(how['config'])
-        teacher = build_teacher(how['config']) # Keys and prices are asked for before there is a folder
-        if hasattr(teacher, 'chat'):
-            print(teacher_line(RunPlan(how['config'])), file=sys.stderr, flush=True)
-        if how['config'].model.policy_model_id:
-            build_policy(how['config'])
-    args.kept = path, resume_line(args, path)
+        plan = told_plan(RunPlan(config), get_terminal_size((100, 24)).columns)
+        return print('\n\n'.join([plan, *map(str, quick_preflight(config))]))
+    if not folder:
+        _require_ready(config)
+    path = folder or Path(args.output or free_folder())
+    args.kept = path, args.resume_line(path)
     with Progress(f'Run folder: {path}') as step:
-        run_loop(path=path, step=step, fresh=args.fresh, **how)
+        run_loop(config, path, bool(folder), step, accept_changes=args.accept_changes, fresh=args.fresh)
     print(_summary(path))
-
-
 
 # %% ../../nbs/855_cli.steps.ipynb #94622586
 def _summary(path):
@@ -98,7 +81,7 @@ def _summary(path):
 # %% ../../nbs/855_cli.steps.ipynb #c87a1093
 def _start(args, learns=False):
     "Config and suite of a single step, in which the policy learns or plays"
-    config = settings(args)
+    config = args.settings()
     suite = world(config.env.name).suite(config.env, args.suite)
     require_preflight(config, learns)
     return config, suite
@@ -125,7 +108,7 @@ def _written(save:Callable[[Path], Any], output:str|Path)->Path: # Where the res
     return where
 
 # %% ../../nbs/855_cli.steps.ipynb #ca52b8ed
-def collect(args:Namespace)->int: # Exit status; ValueError if there are no games
+def collect(args:Invocation)->int: # Exit status; ValueError if there are no games
     "play without skills and keep the trajectories"
     config, suite = _start(args)
     n = config.env.episodes
@@ -146,11 +129,11 @@ def _many(counts):
     "How many there are of what, in words"
     return ', '.join(f'{name} {n:,}' for name, n in sorted(counts.items()) if n) or 'nothing'
 
-def _harvested(args:Namespace, trajs:list)->str:
-    "Read the sessions that the flags ask for into `trajs`; what there was, was masked and was left out"
+def _harvested(sessions, left, trajs):
+    "Read `sessions` into `trajs`; what there was, what was masked, and what was `left` out"
     found, masked = Counter(), Counter()
-    left, ids = Counter(), Counter()
-    for session in find_sessions(args.path or (), args.since or '', args.project or '', left):
+    ids = Counter()
+    for session in sessions:
         ids[session.id] += 1
         if ids[session.id] > 1: # Files of one name
             session.id += f'~{ids[session.id]}'
@@ -162,13 +145,13 @@ def _harvested(args:Namespace, trajs:list)->str:
     return f'read: {_many(found)}\nmasked: {_many(masked)}\nleft out or cut: {_many(left)}'
 
 # %% ../../nbs/855_cli.steps.ipynb #755c0f29
-def harvest(args:Namespace)->int: # Exit status; ValueError without a session, or if its output is read
+def harvest(args:Invocation)->int: # Exit status; ValueError without a session, or if its output is read
     "write trajectories from the logs of agents, without the secrets in them"
-    files = session_files(args.path or ())
+    files = session_files(args.path)
     if Path(args.output).resolve() in [file.resolve() for file in files]:
         raise ValueError(f'{args.output} is among what is read: name another --output')
-    trajs = []
-    told = _harvested(args, trajs)
+    trajs, left = [], Counter()
+    told = _harvested(find_sessions(args.path, args.since, args.project, left), left, trajs)
     files = f'{counted(len(files), "file")} of {sum(file.stat().st_size for file in files)/1e6:.1f} MB'
     if not trajs:
         raise ValueError(f'no session was found in {files}: name others, or leave --since and --project out')
@@ -218,9 +201,9 @@ def _bank_of_sessions(trajs, teacher):
     return put_on_probation(distill_bank(trajs, teacher, router=lambda task: 'general'))
 
 # %% ../../nbs/855_cli.steps.ipynb #1af8dca1
-def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing to read
+def distill(args:Invocation)->int: # Exit status; ValueError if there is nothing to read
     "write a bank from trajectories, or from official memories"
-    config, folder = settings(args), Path(args.output).with_suffix('.teacher')
+    config, folder = args.settings(), Path(args.output).with_suffix('.teacher')
     args.kept = folder, 'the same command, which asks only for the rest unless it says --fresh'
     teacher = build_teacher(config, folder, args.fresh)
     memories = Path(args.trajectories).is_file() and kind_of(args.trajectories) == 'memories'
@@ -246,26 +229,22 @@ def distill(args:Namespace)->int: # Exit status; ValueError if there is nothing 
     return int(where != Path(args.output))
 
 # %% ../../nbs/855_cli.steps.ipynb #18d823a6
-def sft(args:Namespace)->int: # Exit status; ValueError without demonstrations
+def sft(args:Invocation)->int: # Exit status; ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
     config, suite = _start(args, learns=True)
-    rows, teacher = _demonstrated(args, suite, config)
+    file, teacher = args.trajectories, None
+    if args.teacher or learns_from_won(suite, config):
+        file = file or TRAJECTORIES
+    if file:
+        teacher = build_teacher(config, f'{args.output}.teacher', args.fresh)
+    played = _played(file, config) if file else None
+    rows = drawn_rows(demonstrations(suite, load_bank(args.skill_bank), config, played, teacher), config)
     with Progress() as step:
         policy, losses = fine_tune(rows, config, partial(step, 'sft'))
     where = _written(policy.save, args.output)
     told = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
     print(f'{counted(len(rows), "row")}, {told}: {where}{_account(teacher)}')
     return int(where != Path(args.output))
-
-def _demonstrated(args, suite, config):
-    "The rows of the demonstrations, and the teacher who wrote the thoughts of won episodes or None"
-    bank = load_bank(args.skill_bank)
-    played, teacher = None, None
-    if args.trajectories or args.teacher or learns_from_won(suite, config):
-        played = _played(args.trajectories or TRAJECTORIES, config)
-        teacher = build_teacher(config, f'{args.output}.teacher', args.fresh)
-    rows = demonstrations(suite, bank, config, played, teacher)
-    return drawn_rows(rows, config), teacher
 
 # %% ../../nbs/855_cli.steps.ipynb #6cd8df09
 def _rl_summary(log, rounds, suite, path, bank_path):
@@ -284,7 +263,7 @@ def _save_rounds(bank, rounds, folder):
         JsonlLog(tmp/'evolution.jsonl').append([record for _, record in rounds])
 
 # %% ../../nbs/855_cli.steps.ipynb #66a1dc04
-def rl(args:Namespace)->int: # Exit status
+def rl(args:Invocation)->int: # Exit status
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     config, suite = _start(args, learns=True)
     require_writable(f'{args.output}.bank', 'whole')
@@ -344,7 +323,7 @@ def _evolve_rounds(bank, play_round, folder, n, played, teacher):
     return bank, folder
 
 # %% ../../nbs/855_cli.steps.ipynb #919ef7c2
-def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if the folder holds another bank
+def evolve(args:Invocation)->int: # 1 if a version lies elsewhere; ValueError if the folder holds another bank
     "let a bank grow where the policy fails, with the weights as they are"
     config, suite = _start(args)
     folder = Path(args.output)
@@ -362,9 +341,9 @@ def evolve(args:Namespace)->int: # 1 if a version lies elsewhere; ValueError if 
     return int(where != folder)
 
 # %% ../../nbs/855_cli.steps.ipynb #113a7b1b
-def _play_conditions(policy, suite, games, bank_file, config):
+def _play_conditions(policy, suite, games, bank, config):
     "Row of the table → what was played, and row → games that got no answer"
-    banks = {'no bank': None} | ({'bank': load_bank(bank_file)} if bank_file else {})
+    banks = {'no bank': None} if bank is None else {'no bank': None, 'bank': bank}
     seed, limits = derive_seed(config.seed, 'eval'), rollout_limits(suite, config)
     results, lost = {}, {}
     with Progress() as step, build_threads(config.model):
@@ -388,18 +367,18 @@ def _over_splits(results, splits):
             whole[name] = played
     return whole
 
-def evaluate(args:Namespace)->None: # ValueError if there are no test games
+def evaluate(args:Invocation)->None: # ValueError if there are no test games
     "play each test game once, without a bank and with it"
     config, suite = _start(args)
-    most = given(args).get('env.test_tasks') # A folder has all its games played unless less is asked for
+    most = args.typed.get('env.test_tasks') # A folder has all its games played unless less is asked for
     games = {split: suite.games(split, config.env.test_tasks)[:most] for split in suite.tests}
     if not any(games.values()):
         raise ValueError(f'{suite.name} has no test games: name a folder that holds the official splits')
     policy = build_policy(config, folder='data/eval.policy', fresh=args.fresh)
-    results, lost = _play_conditions(policy, suite, games, args.skill_bank, config)
+    bank = load_bank(args.skill_bank) if args.skill_bank else None
+    results, lost = _play_conditions(policy, suite, games, bank, config)
     print(f'{describe_gain(_over_splits(results, games))}\n{fitted(compare(results))}')
-    if args.skill_bank:
-        bank = load_bank(args.skill_bank)
+    if bank is not None:
         reading = describe_reading(bank.items('active', PROBATION), config)
         print('\n'.join([f'bank: {_active(bank)}', reading, *describe_shown(results)]))
     for row, n in lost.items():

@@ -178,7 +178,6 @@ def _check_weights(model, agent):
                          f'{model.engine_api_base!r}, where all that moves is an adapter: '
                          'set model.adapter to none')
 
-# %% ../../nbs/01_core.config.ipynb #984f81fb
 def _settle(config):
     "Let sections know what others say"
     config.env.seed = config.seed
@@ -220,7 +219,7 @@ class SkillRLConfig:
             else:
                 yield f.name, self, f
 
-# %% ../../nbs/01_core.config.ipynb #39f98e16
+# %% ../../nbs/01_core.config.ipynb #fad251e2
 @patch
 def to_dict(self:SkillRLConfig)->dict: # Sections of plain values, without keys
     "The config as JSON would hold it"
@@ -315,51 +314,52 @@ def settings_in(
             path = data_path(Path(path).name, 'configs')
     return from_krill(read_settings(path))
 
-# %% ../../nbs/01_core.config.ipynb #dce949ae
+# %% ../../nbs/01_core.config.ipynb #f5119ba9
 @patch
 def fill_keys(self:SkillRLConfig,
     environ:Mapping=os.environ, # Variable → value
-    named:Iterable|None=None, # Addresses that the user said himself; None where all of the config is his own
-)->SkillRLConfig: # Itself; ValueError if a key would go to an address that is not `named`
+)->SkillRLConfig: # Itself
     "Take keys that are still empty from the environment"
-    empty = [key for key in _KEYS if not getattr(self.model, key)]
-    if named is not None:
-        known = {comparable(url) for url in [*named, usual_address(environ)]}
-        for key in empty:
-            _refuse_stranger(self.model, key, environ, known)
-    for key in empty:
-        setattr(self.model, key, environ.get(f'SKILLRL_{key.upper()}', ''))
+    for key in _KEYS:
+        if not getattr(self.model, key):
+            setattr(self.model, key, environ.get(f'SKILLRL_{key.upper()}', ''))
     return self
 
-def _refuse_stranger(model, key, environ, known):
-    "ValueError if a variable holds a key that would go to an address which is not `known`"
-    field = key.replace('_api_key', '_api_base')
-    url = getattr(model, field)
+# %% ../../nbs/01_core.config.ipynb #27601d8f
+def _key_to_send(model, path, environ):
+    "The variable in `environ` whose key would go to the address at `path`, or None"
+    key = path.removeprefix('model.').replace('_api_base', '_api_key')
     variables = [f'SKILLRL_{key.upper()}']
     if key != 'engine_api_key': # An engine gets its own key only
         variables.append('OPENAI_API_KEY')
-    held = next((v for v in variables if environ.get(v)), None)
-    if not (url and held) or comparable(url) in known:
-        return
-    raise ValueError(f'model.{field} is {url[:200]!r} in the run folder, '
-                     f'and the key in {held} would go there: name the address yourself, '
-                     f'by --set model.{field}=…, or unset {held}')
+    return next((v for v in variables if environ.get(v) and not getattr(model, key)), None)
 
-# %% ../../nbs/01_core.config.ipynb #27601d8f
-@patch
-def opened(self:SkillRLConfig,
-    named:Iterable[str]=(),     # Values of its settings that the user said himself
-    environ:Mapping=os.environ, # Variable → value
-)->SkillRLConfig: # Itself, with secrets; ValueError if it names what is not `named`
-    "The config of a stored folder, once nothing in it has authority but what the user said"
-    named = tuple(named)
-    for path, section, f in self.settings():
-        value, plain = getattr(section, f.name), f.metadata['authority']
-        has_authority = plain is not None and value != f.default and not re.fullmatch(plain, value)
-        if has_authority and value not in named and not path.endswith('_api_base'):
+def _require_own(path, value, model, own, environ):
+    "ValueError if the `value` of a stored config at `path` has authority and is none of the user's `own`"
+    if not path.endswith('_api_base'):
+        if value not in own:
             raise ValueError(f'{path} is {value[:200]!r} in the run folder, and a folder may not say '
                              f'by itself what is run or read here: say it too, with --set {path}=…')
-    return self.fill_keys(environ, named)
+        return
+    variable = _key_to_send(model, path, environ)
+    if variable and comparable(value) not in map(comparable, [*own, usual_address(environ)]):
+        raise ValueError(f'{path} is {value[:200]!r} in the run folder, '
+                         f'and the key in {variable} would go there: name the address yourself, '
+                         f'by --set {path}=…, or unset {variable}')
+
+# %% ../../nbs/01_core.config.ipynb #96183eab
+@patch
+def opened(self:SkillRLConfig,
+    own:Iterable=(),            # Values of settings that the user gave himself
+    environ:Mapping=os.environ, # Variable → value
+)->SkillRLConfig: # Itself, with secrets; ValueError if it holds what only the user may give
+    "The config of a stored folder, once nothing in it has authority but what the user gave"
+    own = [value for value in own if isinstance(value, str)]
+    for path, section, f in self.settings():
+        value, plain = getattr(section, f.name), f.metadata['authority']
+        if plain is not None and value != f.default and not re.fullmatch(plain, value):
+            _require_own(path, value, self.model, own, environ)
+    return self.fill_keys(environ)
 
 # %% ../../nbs/01_core.config.ipynb #d1312083
 def load_config(

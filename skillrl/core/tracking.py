@@ -9,7 +9,7 @@ __all__ = ['points', 'Tracker', 'build_reporter']
 import os, re, shutil, sys, warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ def points(
             yield phase, step, numbers
 
 # %% ../../nbs/262_core.tracking.ipynb #d6ac404f
+_GIVEN_UP = 'nothing is reported any more ({}): metrics.jsonl has all, and --resume reports what is missing'
+
 class Tracker:
     "Keeps a tracker level with the `metrics.jsonl` of a run; one that fails is warned of once, and given up"
     def __init__(self,
@@ -45,41 +47,31 @@ class Tracker:
         run = getattr(reporter, 'tracker', None)
         self.known = getattr(run, 'step', 0) # Points that it has
 
-    def follow(self)->None:
-        "Report what is new"
-        with self._warned():
-            for number, point in enumerate(points(self.metrics.read() if self.reporter else ())):
-                if number >= self.known:
-                    self._send(number, *point)
-                    self.known = number + 1
+    def follow(self, ended:bool=False)->None: # `ended`: wait until all is sent, and let go
+        "Report what is new; an error ends the reports and not the run"
+        if self.reporter is None:
+            return
+        report = self.reporter.finish if ended else self._report
+        try:
+            with redirect_stdout(sys.stderr): # Nothing is printed among the results of a run
+                report()
+        except Exception as e: # A run is worth more than its curves
+            warnings.warn(_GIVEN_UP.format(f'{type(e).__name__}: {clip(str(e), 200)}'))
+            ended = True
+        if ended:
+            self.reporter = None
 
-    def _send(self, number, phase, step, numbers):
+# %% ../../nbs/262_core.tracking.ipynb #57b6b9f0
+@patch
+def _report(self:Tracker):
+    for number, (phase, step, numbers) in enumerate(points(self.metrics.read())):
+        if number < self.known:
+            continue
         if self.reporter.name == 'tensorboard':
             self.reporter.log(numbers, step=step)
         else:
             self.reporter.log(numbers | {f'{phase}/step': step}, step=number)
-
-# %% ../../nbs/262_core.tracking.ipynb #206a230a
-_GIVEN_UP = 'nothing is reported any more ({}): metrics.jsonl has all, and --resume reports what is missing'
-
-@patch
-def close(self:Tracker)->None:
-    "Wait until all is sent, and let go"
-    with self._warned():
-        if self.reporter:
-            self.reporter.finish()
-    self.reporter = None
-
-@patch
-@contextmanager
-def _warned(self:Tracker):
-    "Inside, an error ends the reports and not the run, and nothing is printed among its results"
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    except Exception as e: # A run is worth more than its curves
-        warnings.warn(_GIVEN_UP.format(f'{type(e).__name__}: {clip(str(e), 200)}'))
-        self.reporter = None
+        self.known = number + 1
 
 # %% ../../nbs/262_core.tracking.ipynb #ec39fdb8
 def _run_name(

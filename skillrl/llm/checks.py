@@ -37,9 +37,7 @@ class _Check:
 _SEEN = 'file', 'equals', 'contains', 'matches', 'fields', 'command'
 _HOUR = 3600 # The most seconds of a check
 
-def require_check(
-    d:dict,
-)->None: # ValueError if it is no check
+def require_check(d:dict)->None: # ValueError if it is no check
     "Find what is wrong with a check before anything has run"
     assert_object(d, 'check')
     c = build(_Check, d)
@@ -110,10 +108,8 @@ def _command(c, run, folder):
     return reward >= 1, f'reward {reward:g}'
 
 # %% ../../nbs/357_llm.checks.ipynb #chk00012
-def harbor_check(
-    folder:Path, # Of a Harbor task
-)->dict: # OSError without `tests/test.sh`
-    "Does the script of a task write a reward of 1?"
+def harbor_check(folder:Path)->dict: # OSError without `tests/test.sh`
+    "Does the script of the Harbor task in `folder` write a reward of 1?"
     test = folder.resolve()/'tests'/'test.sh'
     there = dict(logs='{tmp}/logs', app='{tmp}/app', tests=str(test.parent))
     script = re.sub(r'(?<![\w.$}/-])/(logs|app|tests)(?![\w-])', lambda m: there[m[1]],

@@ -21,9 +21,7 @@ from ..core.concurrency import check_stop
 _SAFE = """PATH HOME USER LOGNAME SHELL LANG LC_ALL LC_CTYPE TZ TERM TMPDIR TEMP TMP
 SYSTEMROOT COMSPEC PATHEXT USERPROFILE APPDATA LOCALAPPDATA""".split()
 
-def safe_env(
-    extra:dict, # Variable → value, what this agent needs beside
-)->dict: # For `run_program`
+def safe_env(extra:dict)->dict: # Variable → value, for `run_program`
     "The variables of yours that an agent gets, and those of `extra`"
     return {k: os.environ[k] for k in _SAFE if k in os.environ} | extra
 
@@ -41,14 +39,13 @@ def plain_files(
     folder:str|Path,
     left_out:list|None=None, # Takes a sentence about what is too large or too many; None refuses the folder
     room:int=500_000_000, # Bytes, of all
-    most:int=10_000,      # Files
 )->dict: # Path from `folder` → file, sorted; ValueError, in one sentence
     "The files below `folder`, without links and what cannot be read"
     files, sentences = {}, [] if left_out is None else left_out
     for entry in _entries(folder):
         name, size = Path(entry.path).relative_to(folder).as_posix(), entry.stat().st_size
-        if len(files) == most:
-            sentences.append(f'{folder} holds more than {most:,} files: the others were left out')
+        if len(files) == 10_000:
+            sentences.append(f'{folder} holds more than 10,000 files: the others were left out')
             break
         if size > room or not name.isprintable():
             sentences.append(f'{name!a} has {size:,} bytes, or a name that is no text: it was left out')
@@ -78,13 +75,20 @@ def copy_files(
 def scratch_folder()->Iterator[Path]: # OSError if it cannot be made
     "An empty folder that goes with all that a program has left in it"
     place = tempfile.mkdtemp(prefix='skillrl-')
+    _scratch.add(place)
     try:
         yield Path(place).resolve()
     finally:
-        try:
-            shutil.rmtree(place, ignore_errors=True)
-        except RecursionError:
-            subprocess.run(['rm', '-rf', '--', place], capture_output=True)
+        _remove(place)
+
+_scratch = set() # Folders, which end with us
+
+def _remove(place):
+    try:
+        shutil.rmtree(place, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(['rm', '-rf', '--', place], capture_output=True)
+    _scratch.discard(place)
 
 # %% ../../nbs/355_llm.command.ipynb #c355run7
 _running = set() # Programs, which end with us
@@ -100,6 +104,8 @@ def _end(program):
 def _end_all():
     for program in list(_running):
         _end(program)
+    for place in list(_scratch): # Of threads that were cut
+        _remove(place)
 
 atexit.register(_end_all)
 
@@ -166,8 +172,9 @@ _LOGIN = re.compile(r'cred|auth|secret|token|netrc|npmrc|history|\.env|config\.j
 def _beside(path, private):
     "What a program at `path` needs: its prefix or folder, or less where that holds a login"
     folder = path.parent
-    if path.is_dir():
-        return [path]
+    packages = [p for p in path.parents if p.name == 'node_modules']
+    if path.is_dir() or packages:
+        return [packages[-1] if packages else path] # A package of npm needs those beside it
     is_bin = folder.name in ('bin', 'sbin', 'shims')
     top = folder.parent if is_bin else folder
     names = [top.name, *(os.listdir(top) if top.is_dir() else ())]
@@ -301,7 +308,8 @@ def why_lost(
 )->str:
     "Why a program that did not end well has told us nothing"
     output = done.err.strip() or done.out.strip() or 'it said nothing'
-    last = output.splitlines()[-1][:300]
+    errors = re.findall(r'^(?:Uncaught )?\w*Error\b.*', output, re.M) # Node prints more below
+    last = (errors or output.splitlines())[-1][:300]
     if done.code is None:
         return f'{name} did not end within {timeout:g} s ({last}): raise timeout, or ask for less'
     how = f'was ended by signal {-done.code}' if done.code < 0 else f'ended with code {done.code}'

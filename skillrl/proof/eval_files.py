@@ -23,7 +23,7 @@ from ..llm.json_reply import json_items
 from ..llm.reply import mend_unicode
 from ..skills.guard import as_data
 from ..skills.questions import text_field
-from ..skills.skill_md import skill_files, split_text
+from ..skills.skill_md import own_text, skill_files, split_text
 
 # %% ../../nbs/640_proof.eval_files.ipynb #82df0725
 @dataclass
@@ -177,8 +177,7 @@ def load_evals(
     "What `skill` is tried on"
     folder, evals = Path(skill).resolve(), {}
     path = Path(file or folder/'evals'/'evals.json')
-    if 'SKILL.md' not in skill_files(folder):
-        raise ValueError(f'{folder} holds no SKILL.md of its own: name the folder of a skill')
+    own_text(folder)
     if not path.exists():
         how = f'write evals, or begin with skillrl prove {folder} --init'
         raise FileNotFoundError(f'there is no {path}: {how}')
@@ -241,6 +240,6 @@ def draft_evals(
     path = folder/'evals'/'evals.json'
     if path.exists():
         raise FileExistsError(f'{path} is there already: edit it, or move it away')
-    text = (folder/'SKILL.md').read_text('utf-8-sig')
+    text = own_text(folder)
     found = dict(evals=_drafted(folder, text, chat)) if chat else dict(how_to=_HOW, evals=_template(text))
     return write_json(path, dict(skill_name=folder.name) | found)

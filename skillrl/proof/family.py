@@ -16,7 +16,7 @@ from ..llm.reply import RunStopped
 from .agents import Agent
 from .claims import holm
 from .evals import allow_checks, gradable, load_evals, skill_names
-from .prove import _cost, Proof, prove, was_cut
+from .prove import Proof, prove, was_cut
 from .runs import ProofConfig
 from ..skills.skill_md import skill_files, skill_folders
 
@@ -125,7 +125,7 @@ def _row(m):
     lost = ', '.join(f'{arm["lost"] + arm["failed"]} of {arm["tries"]}' for arm in arms)
     early = f', ended early: {facts["limit"]}' if facts['limit'] else ''
     which = f'no. {m.proof.folder.name.rpartition("-")[2]}, against {m.versus}{early}'
-    return [m.folder.name, m.verdict, these, like, lost, _cost(facts['spent']), which]
+    return [m.folder.name, m.verdict, these, like, lost, facts['cost'], which]
 
 def members_table(members:Sequence[Member])->Table:
     "What became of each of `members`"
@@ -149,21 +149,6 @@ def _git(top, *words, why='git cannot tell what has changed', **env):
         raise ValueError(f'{why} ({clip(os.fsdecode(done.stderr))})')
     return os.fsdecode(done.stdout)
 
-def _lay_out(top, commit, place):
-    "All files of `commit` in a folder in `place`"
-    index = f'{place}/index'
-    _git(top, 'read-tree', commit, GIT_INDEX_FILE=index)
-    _git(top, 'checkout-index', '--all', f'--prefix={place}/tree/', GIT_INDEX_FILE=index)
-    (place/'tree'/'.git').mkdir(parents=True) # Links may lead as far as the repository reaches
-    return place/'tree'
-
-def _changed_paths(top, commit):
-    "Files that differ from those of `commit`, new ones that git does not ignore included"
-    names = _git(top, 'diff-index', '--cached', '--name-only', '--no-renames', '-z', commit)
-    names += _git(top, 'ls-files', '-z', '-m', '-o', '--exclude-standard')
-    return {top/name for name in names.split('\0') if name}
-
-# %% ../../nbs/652_proof.family.ipynb #636d0c02
 def _compared(m, changed, before, base):
     "`m` with what it is compared with; None if nothing of it is among the paths `changed`"
     real = m.folder.resolve()
@@ -177,6 +162,7 @@ def _compared(m, changed, before, base):
         return Member(m.folder, versus='no skill, for it is new')
     return Member(m.folder, before, f'what it was at {base}')
 
+# %% ../../nbs/652_proof.family.ipynb #636d0c02
 def changed_members(
     path:str|Path, # As for `find_members`, in a git repository
     base:str,      # A commit, such as origin/main
@@ -188,6 +174,12 @@ def changed_members(
     top = Path(_git(members[0].folder, 'rev-parse', '--show-toplevel', why=why).removesuffix('\n'))
     why = f'there is no commit {base!r} from which this branch began: fetch it (fetch-depth: 0 in a workflow)'
     commit = _git(top, 'merge-base', '--', base, 'HEAD', why=why).strip()
-    old, changed = _lay_out(top, commit, Path(place).resolve()), _changed_paths(top, commit)
+    old, index = Path(place).resolve()/'tree', f'{Path(place).resolve()}/index'
+    _git(top, 'read-tree', commit, GIT_INDEX_FILE=index)
+    _git(top, 'checkout-index', '--all', f'--prefix={old}/', GIT_INDEX_FILE=index)
+    (old/'.git').mkdir(parents=True) # Links may lead as far as the repository reaches
+    names = _git(top, 'diff-index', '--cached', '--name-only', '--no-renames', '-z', commit)
+    names += _git(top, 'ls-files', '-z', '-m', '-o', '--exclude-standard')
+    changed = {top/name for name in names.split('\0') if name}
     found = [_compared(m, changed, old/m.folder.relative_to(top), base) for m in members]
     return [m for m in found if m]

@@ -379,7 +379,7 @@ def go(self:Pipeline)->Path: # The run's folder
         for phase in _PHASES[todo:]:
             _phases[phase](self)
     finally:
-        self.tracker.close()
+        self.tracker.follow(ended=True)
     return self.run.path
 
 def train(

@@ -8,6 +8,8 @@ __all__ = ['steps_table', 'read_run', 'finals', 'outcome_text', 'report_sections
 # %% ../../nbs/826_viewers.report.ipynb #ef5394a7
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
@@ -17,7 +19,7 @@ from ..core.plots import bars, figure, name_line
 from ..core.runfolder import is_held
 from ..core.stats import Rate, average
 from ..core.store import atomic_write, read_json
-from ..core.tables import clip, Table
+from ..core.tables import clip, natural, Table
 from ..llm.reply import mend_unicode
 from ..skillopt.session import BASELINE
 from skillrl.viewers.page import (
@@ -53,9 +55,7 @@ def _digits(x):
     return '–' if x is None else f'{x:.3f}'
 
 # %% ../../nbs/826_viewers.report.ipynb #31d2c3ce
-def steps_table(
-    history:list, # Records of history.json
-)->Table:
+def steps_table(history:list)->Table: # Records of history.json
     "One row a step, in plain words"
     rows = [[r['step'], _digits(r['rollout_hard']), r['n_edits_ranked'] or 0,
              _digits(r['candidate_gate_score']), r['decision'], _digits(r['current_score']),
@@ -295,9 +295,6 @@ def _next(facts):
     return f'{told} Some runs failed and score 0: see below why.' if failed else told
 
 # %% ../../nbs/826_viewers.report.ipynb #5e72a474
-def _mean(values):
-    return f'{average(values):.2f}' if values else '–'
-
 def _table(runs, arms):
     "A row for each eval and each of its assertions: the mean of each arm"
     found = {}
@@ -306,7 +303,8 @@ def _table(runs, arms):
         for said in (whole, *run['expectations']):
             by_arm = found.setdefault((run['eval_id'], said['text']), {arm: [] for arm in arms})
             by_arm[run['configuration']].append(said['passed'])
-    rows = [[*name, *map(_mean, by_arm.values())] for name, by_arm in found.items()]
+    rows = [[*name, *(f'{average(v):.2f}' if v else '–' for v in by_arm.values())]
+            for name, by_arm in found.items()]
     return Table(['eval', 'assertion', *arms], rows)
 
 # %% ../../nbs/826_viewers.report.ipynb #2b4f7eea
@@ -331,10 +329,7 @@ def _left(folder, run):
 
 def _details(folder, runs):
     "A folded part for each eval"
-    by_eval = {}
-    for run in runs:
-        by_eval.setdefault(run['eval_id'], []).append(run)
-    for name, some in by_eval.items():
+    for name, some in groupby(runs, key=itemgetter('eval_id')):
         worst = sorted(some, key=lambda run: run['result']['pass_rate'])
         last = {run['configuration']: run for run in reversed(worst)} # Of each arm, its worst run
         pair = ''.join(_left(folder, last[arm]) for arm in sorted(last))
@@ -349,19 +344,18 @@ def _costs(arms):
     return Table(['of a run', *arms], rows)
 
 # %% ../../nbs/826_viewers.report.ipynb #a5845db7
-def write_proof_page(
-    proof:'Proof',
-)->Path: # `report.html` in its folder; OSError if `benchmark.json` is not there
+def write_proof_page(proof:'Proof')->Path: # `report.html` in its folder; OSError without `benchmark.json`
     "Write a page that tells all about a proof and needs nothing else"
     facts, claims = proof.facts, proof.analysis.claims
-    title = f'Does {proof.skill} help?'
+    title = f'Does {facts["skill"]} help?'
     runs = read_json(proof.folder/'benchmark.json')['runs']
+    runs.sort(key=lambda run: natural(run['eval_id']))
     about = [(k, facts[k]) for k in ('agent', 'version', 'model', 'judge', 'evals', 'hashes', 'reason')]
     drawn = figure_html(_draw(claims), 'Effects with their intervals')
     details = ''.join(_details(proof.folder, runs))
     body = headed({
         f'Verdict: {escape(facts["verdict"])}': ''.join(paragraph(_told_claim(c)) for c in claims) + drawn,
-        'What to know': ''.join(map(paragraph, [str(proof).splitlines()[0], *facts['notes']])),
+        'What to know': ''.join(map(paragraph, filter(None, [proof.losses, *facts['notes']]))),
         'What to do next': paragraph(_next(facts)),
         'What the words mean': paragraph(_WORDS),
         'Evals': _table(runs, facts['arms']).html() + details.replace('<details>', '<details open>', 1),
