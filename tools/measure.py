@@ -52,7 +52,7 @@ WHOLE = {
     'settings of SkillOpt': 21,                 # 22
     'commands': 15,                             # 13, prove and harvest
     'flags': 53,                                # 36, and 8 of these, and those of prove
-    'lines of tests for one of the library': .865, # .85
+    'lines of tests for one of the library': .867, # .85; the library shrank, its tests stayed
     'words of prose': 58_880,                   # 55,000, a page on ways, a model in both places
     'cells of a page of the loop': 90,          # 90
     'words of a page of the loop': 900,         # 900
