@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from skillrl.envs.search.engine import _exact_match, _last_answer
-from skillrl.envs.search.engine import SearchQuestion, SearchEngine
-from skillrl.envs.search.engine import is_valid, projected
-from skillrl.envs.search.retrieve import _read_hits
+from skillrl.worlds.search.engine import _exact_match, _last_answer
+from skillrl.worlds.search.engine import SearchQuestion, SearchEngine
+from skillrl.worlds.search.engine import is_valid, projected
+from skillrl.worlds.search.retrieve import _read_hits
 
 def projection(case):
     "What a reply asks for"

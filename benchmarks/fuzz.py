@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 from skillrl.cli import main as cli
 from skillrl.core.config import SkillRLConfig
-from skillrl.envs.mcp.world import _load_tasks
+from skillrl.worlds.mcp.world import _load_tasks
 from skillrl.core.formats import load_trajectories, save_trajectories
 from skillrl.core.runfolder import RunFolder
 from skillrl.skills.bank import SkillBank, version_path

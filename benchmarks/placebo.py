@@ -7,8 +7,8 @@ from collections import defaultdict
 from copy import deepcopy
 from skillrl.envs.alfworld.ways import DECISIVE
 from skillrl.envs.base import seeded
-from skillrl.envs.webshop.goals import shop_category
-from skillrl.envs.webshop.shop import conventions
+from skillrl.worlds.webshop.goals import shop_category
+from skillrl.worlds.webshop.shop import conventions
 from skillrl.skills.bank import Mistake
 from skillrl.skills.retrieval import advice
 

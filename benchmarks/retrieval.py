@@ -21,8 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import skillrl.envs.alfworld.scene as alfworld
-import skillrl.envs.search.engine as search
-import skillrl.envs.webshop.goals as webshop
+import skillrl.worlds.search.engine as search
+import skillrl.worlds.webshop.goals as webshop
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.embedding import Idf, TfidfEncoder, unit_rows, _frame, stems, terms, _words_and_pairs
 from skillrl.skills.retrieval import Retriever, _official_block

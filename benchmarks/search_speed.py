@@ -14,8 +14,8 @@ ROUNDS = 5                # By chance, of each question
 
 def play(question, library, choose):
     "Was `question` answered, turns taken, and seconds that the engine spent; `choose` makes the player"
-    from skillrl.envs.search.engine import SearchEngine
-    from skillrl.envs.search.notes import SearchNotes, offered
+    from skillrl.worlds.search.engine import SearchEngine
+    from skillrl.worlds.search.notes import SearchNotes, offered
     engine = SearchEngine(question, library, offers=offered)
     notes = SearchNotes(engine.reset())
     act = choose(question)
@@ -29,7 +29,7 @@ def play(question, library, choose):
 
 def measure(books):
     "Measure encyclopedias with their questions and libraries; were the targets met?"
-    from skillrl.envs.search.expert import SearchExpert
+    from skillrl.worlds.search.expert import SearchExpert
     rng = random.Random(0)
     won = dict(expert=[], chance=[])
     turns, seconds = 0, 0.
@@ -56,7 +56,7 @@ def measure(books):
 
 def main():
     "Measure; 0 if every target was met"
-    from skillrl.envs.search.world import _EncyclopediaSuite
+    from skillrl.worlds.search.world import _EncyclopediaSuite
     suites = [_EncyclopediaSuite(f'test-{i:03}', {}, ways=False) for i in range(BOOKS)]
     made, books = spent(lambda: [(s.book, s.library, s.games('test', QUESTIONS//BOOKS)) for s in suites])
     print(f'{len(books[0][1].documents):,} documents and {len(suites[0]):,} questions: made and indexed in '

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
 from skillrl.serve.krill import _ASK, _BODY, _SESSION, RemoteEnv, _step_answer
-from skillrl.envs.search.retrieve import RemoteLibrary
+from skillrl.worlds.search.retrieve import RemoteLibrary
 
 CLIENTS, REQUESTS = 32, 10_000
 RATE = 400            # Requests a second of clients that think between two

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from conformance_search import search_cases
 from skillrl.agent.contract import parse_reply
-from skillrl.envs.bm25 import tokens
-from skillrl.envs.webshop.catalogue import load_catalogue
-from skillrl.envs.webshop.engine import Shop, ShopEngine
-from skillrl.envs.webshop.goals import Goals
-from skillrl.envs.webshop.reward import measure_purchase
+from skillrl.worlds.bm25 import tokens
+from skillrl.worlds.webshop.catalogue import load_catalogue
+from skillrl.worlds.webshop.engine import Shop, ShopEngine
+from skillrl.worlds.webshop.goals import Goals
+from skillrl.worlds.webshop.reward import measure_purchase
 
 class Case(NamedTuple):
     "One thing the original said"

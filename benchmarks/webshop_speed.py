@@ -33,7 +33,7 @@ def spent(work):
 
 def play(shop, goals, choose):
     "Share of `goals` won, and steps a second; `choose` makes the player of an engine"
-    from skillrl.envs.webshop.engine import ShopEngine
+    from skillrl.worlds.webshop.engine import ShopEngine
     won = n = 0
     seconds = 0.
     for goal in goals:
@@ -54,8 +54,8 @@ def play(shop, goals, choose):
 class Expert:
     "The expert, who knows the shop"
     def __init__(self, engine, lines):
-        from skillrl.envs.webshop.expert import ShopExpert
-        from skillrl.envs.webshop.notes import ShopNotes
+        from skillrl.worlds.webshop.expert import ShopExpert
+        from skillrl.worlds.webshop.notes import ShopNotes
         self.notes, self.lines = ShopNotes(engine.text()), lines
         self.expert = ShopExpert(engine.goal.task, 0)
 
@@ -79,7 +79,7 @@ class Chance:
 
 def measure(n):
     "Measure a shop of `n` products; were its targets met?"
-    from skillrl.envs.webshop.shop import conventions, generate_shop
+    from skillrl.worlds.webshop.shop import conventions, generate_shop
     target, rng = TARGETS[n], random.Random(0)
     load, shop = spent(lambda: generate_shop('bench', n))
     index, _ = spent(lambda: shop.catalogue.index)

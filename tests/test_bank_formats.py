@@ -7,7 +7,7 @@ from banks import counts, remove, skills
 from skillrl.cli.main import main
 from skillrl.viewers.inspection import load_bank
 from skillrl.envs.alfworld.scene import ROUTER
-from skillrl.envs.webshop import goals as webshop
+from skillrl.worlds.webshop import goals as webshop
 from skillrl.skills.bank import (
     BankDiff, count_episode, diff, Mistake, quarantine, retire, Skill, SkillBank, version_path, versions)
 

@@ -2,7 +2,7 @@
 import json, os, shlex, sys
 import pytest
 from skillrl.core.formats import read_records
-from skillrl.core.session_logs import read_sessions
+from skillrl.sessions.session_logs import read_sessions
 from skillrl.core.store import JsonlLog, read_json
 from skillrl.cli.main import main
 from skillrl.llm.checks import Outputs, require_check

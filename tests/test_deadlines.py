@@ -138,7 +138,7 @@ def test_ctrl_c_ends_one_call_within_two_seconds():
 
 def test_ctrl_c_ends_rollouts_within_two_seconds():
     code = '''
-from skillrl.envs.qa import SimpleQAEnv
+from skillrl.skillopt.qa import SimpleQAEnv
 from skillrl.skillopt.rollout import run_rollout
 items = [dict(id=str(i), question=f'Where is mug {i}', answers=['sink']) for i in range(12)]
 env = SimpleQAEnv(train_items=items, val_items=[], test_items=[])

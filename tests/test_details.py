@@ -7,7 +7,7 @@ from skillrl.agent.episode import Episode, rollout, StepRow
 from skillrl.core.config import SkillRLConfig
 from skillrl.core.stats import _design_effect, _tango_score, clustered_gain, gain_interval
 from skillrl.core.trajectory import Step, Trajectory
-from skillrl.envs.webshop.reward import _compare_kinds, _greedy_ratio, _plain, letter_nouns
+from skillrl.worlds.webshop.reward import _compare_kinds, _greedy_ratio, _plain, letter_nouns
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.trials import _Effect, _mean_effect
 from skillrl.llm.adapter import base_of

@@ -6,7 +6,7 @@ from skillrl.core.formats import load_trajectories, save_trajectories
 from skillrl.core.trajectory import Step, Trajectory
 from skillrl.llm.chat import ScriptedChat
 from skillrl.skills.bank import PROBATION
-from skillrl.skills.habits import _is_held_out, find_habits, write_candidates
+from skillrl.sessions.habits import _is_held_out, find_habits, write_candidates
 from skillrl.skills.skill_md import from_skill_md
 from skillrl.skills.teachers import LLMTeacher
 

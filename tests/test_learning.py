@@ -94,7 +94,7 @@ def test_readme_and_pages_say_what_the_data_files_say():
     first, best = (recorded(rows, f'after, {bank}, new') for bank in ('bank', 'evolved bank'))
     assert f'from {first.mean:.2f} to {best.mean:.2f} [{best.low:.2f}, {best.high:.2f}]' in readme
     assert f'{best.n} games in' in readme
-    for name, page in (('webshop', '599_envs.webshop.world'), ('search', '589_envs.search.world')):
+    for name, page in (('webshop', 'worlds/webshop/09_world'), ('search', 'worlds/search/08_world')):
         rows = read(name)['seeds']
         rates = [recorded(rows, f'after, {bank}') for bank in ('no bank', 'bank', 'evolved bank')]
         no, first, best = (f'{r.mean:.2f}' for r in rates)

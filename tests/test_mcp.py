@@ -15,7 +15,7 @@ from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.serve.openenv import make_env, observed
 
 mcp = pytest.importorskip('mcp', reason='the extra mcp is not installed')
-from skillrl.envs.mcp.world import _load_tasks, ToolServer, ToolTask, _ToolEnv, _ToolReader
+from skillrl.worlds.mcp.world import _load_tasks, ToolServer, ToolTask, _ToolEnv, _ToolReader
 from skillrl.serve.mcp_server import mcp_server, serve_mcp
 
 SHOP = '''
@@ -142,7 +142,7 @@ def test_each_episode_has_a_process_and_a_folder_of_its_own(shop, monkeypatch):
     assert all('OPENAI_API_KEY' not in s['env'] and s['cwd'] == '.' and gone(s['pid']) for s in seen)
 
 HOLD = '''import gc, json, sys, time
-from skillrl.envs.mcp.world import ToolServer
+from skillrl.worlds.mcp.world import ToolServer
 server, how = ToolServer(json.loads(sys.argv[1]), '.'), sys.argv[2]
 print(json.loads(server.call('till', {}))['pid'], flush=True)
 if how == 'forgotten':

@@ -14,8 +14,8 @@ from skillrl.skills.consolidation import similarity
 from skillrl.skills.evidence import EpisodeReader
 from skillrl.skills.guard import examine
 from skillrl.skills.memories import _abstract, bank_from_memories, _chain, _memory_case
-from skillrl.envs.search.engine import question_category
-from skillrl.envs.webshop.goals import shop_category
+from skillrl.worlds.search.engine import question_category
+from skillrl.worlds.webshop.goals import shop_category
 from skillrl.skills.retrieval import Retriever
 from skillrl.skills.teachers import LLMTeacher
 from skillrl.envs.alfworld.scene import alfworld_category

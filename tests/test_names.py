@@ -36,7 +36,7 @@ print(f'judge {said}', '-judge', dict(judge=1))
     assert retired('x.py:', source.replace('-judge', '--' + 'judge')) == ['--' + 'judge', 'judge']
 
 def test_a_shelf_is_furniture_in_alfworld():
-    assert retired('569_envs.alfworld.scene.ipynb:cell 3:', 'shelf = 1') == []
+    assert retired('envs/alfworld/01_scene.ipynb:cell 3:', 'shelf = 1') == []
     assert retired('04_skills.bank.ipynb:cell 3:', 'shelf = 1') == ['shelf']
 
 def test_every_exception_has_a_reason():

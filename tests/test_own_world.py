@@ -16,7 +16,7 @@ from skillrl.core.store import read_json, write_json
 from skillrl.training.builders import build_teacher
 from skillrl.training.phases import learns_from_won
 
-page = Path(__file__).parent.parent/'nbs'/'905_your_own_world.ipynb'
+page = Path(__file__).parent.parent/'nbs'/'extending/02_your_own_world.ipynb'
 NAME = 'lost_property:LostProperty'
 SMALL = {'env': dict(max_steps=2, episodes=6, train_suites=2, test_suites=1, test_tasks=2),
          'sft': dict(games=6, steps=1, batch_size=2),

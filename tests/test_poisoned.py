@@ -4,15 +4,15 @@ import json, re, subprocess
 from collections import namedtuple
 from itertools import product
 import pytest
-from skillrl.core.agent_sessions import to_trajectories
-from skillrl.core.session_logs import find_sessions
+from skillrl.sessions.agent_sessions import to_trajectories
+from skillrl.sessions.session_logs import find_sessions
 from skillrl.core.store import atomic_write, write_json
 from skillrl.llm.chat import ScriptedChat
 from skillrl.proof.agents import find_agent
 from skillrl.proof.evals import load_evals
 from skillrl.proof.prove import prove, ProofConfig
 from skillrl.skillopt.eval_env import _skill_folder, AgentChat, EvalEnv
-from skillrl.skills.habits import write_candidates
+from skillrl.sessions.habits import write_candidates
 from skillrl.skills.skill_md import from_skill_md, to_skill_md
 
 @pytest.fixture(autouse=True)

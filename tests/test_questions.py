@@ -4,7 +4,7 @@ import json, random
 import pytest
 from skillrl.cli.main import main
 from skillrl.envs import qa as questions
-from skillrl.envs.qa import question_env, _read_questions, _split_questions
+from skillrl.skillopt.qa import question_env, _read_questions, _split_questions
 
 ASKED = ['What is the capital of France?', 'Who wrote Hamlet?', 'How many legs has a spider?',
          'What is the boiling point of water at sea level?', 'Which metal is liquid at room temperature?']

@@ -6,7 +6,7 @@ from base64 import b64encode, urlsafe_b64encode
 from collections import Counter
 from pathlib import Path
 import pytest
-from skillrl.core.agent_sessions import AgentSession
+from skillrl.sessions.agent_sessions import AgentSession
 from skillrl.core.secrets import redact, without_secrets
 from skillrl.llm.service import _shown
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import skillrl.envs.alfworld.scene as alfworld
 from skillrl.envs.alfworld.scene import ROUTER, canonical
-import skillrl.envs.search.engine as search
-import skillrl.envs.webshop.goals as webshop
+import skillrl.worlds.search.engine as search
+import skillrl.worlds.webshop.goals as webshop
 from skillrl.skills import retrieval
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.embedding import stem, terms

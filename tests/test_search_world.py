@@ -6,17 +6,17 @@ from skillrl.agent.episode import Episode, demonstrate
 from skillrl.training.builders import build_local_policy, build_retriever, shipped_weights
 from skillrl.core.config import AgentConfig, SkillRLConfig
 from skillrl.envs.base import SPLITS, seeded, world
-from skillrl.envs.search import retrieve
-from skillrl.envs.search.engine import _exact_match, normalized
-from skillrl.envs.search.encyclopedia import before, COVERS, PAGES, _drawn_names
-from skillrl.envs.search.encyclopedia import Encyclopedia
-from skillrl.envs.search.engine import SearchQuestion, SearchEngine, SearchEnv
-from skillrl.envs.search.expert import SearchExpert, _read_hints
-from skillrl.envs.search.notes import _names_in, offered
-from skillrl.envs.search.questions import book_questions, kinds_along, read_question
-from skillrl.envs.search.retrieve import Library
-from skillrl.envs.search.world import _EncyclopediaSuite
-from skillrl.envs.search.engine import is_valid, projected
+from skillrl.worlds.search import retrieve
+from skillrl.worlds.search.engine import _exact_match, normalized
+from skillrl.worlds.search.encyclopedia import before, COVERS, PAGES, _drawn_names
+from skillrl.worlds.search.encyclopedia import Encyclopedia
+from skillrl.worlds.search.engine import SearchQuestion, SearchEngine, SearchEnv
+from skillrl.worlds.search.expert import SearchExpert, _read_hints
+from skillrl.worlds.search.notes import _names_in, offered
+from skillrl.worlds.search.questions import book_questions, kinds_along, read_question
+from skillrl.worlds.search.retrieve import Library
+from skillrl.worlds.search.world import _EncyclopediaSuite
+from skillrl.worlds.search.engine import is_valid, projected
 from skillrl.skills.bank import Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.skills.retrieval import render

@@ -49,14 +49,14 @@ def outputs(file):
     return '\n'.join(''.join(d.get('text/markdown', '')) for d in data)
 
 def test_one_page_lists_every_command_and_flag():
-    page = outputs('890_cli.main.ipynb')
+    page = outputs('cli/05_main.ipynb')
     for command in COMMANDS:
         about = page.partition(f'### skillrl {command.name}\n')[2].partition('\n### ')[0]
         told = [line.split('`')[1].split()[0] for line in about.splitlines() if line.startswith('| `')]
         assert told == list(command.flags), command.name
 
 def test_one_page_lists_every_setting():
-    page = outputs('890_cli.main.ipynb')
+    page = outputs('cli/05_main.ipynb')
     paths = [path for path, _, _ in SkillRLConfig().settings()]
     paths += [f.name for f in fields(SkillOptConfig) if f.metadata]
     assert [path for path in paths if f'| `{path}` |' not in page] == []

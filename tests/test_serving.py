@@ -7,7 +7,7 @@ import pytest
 from skillrl.cli.main import main, parser
 from skillrl.cli.main import _server
 from skillrl.serve.krill import RemoteEnv, Server
-from skillrl.envs.search.retrieve import Library, RemoteLibrary, retrieve
+from skillrl.worlds.search.retrieve import Library, RemoteLibrary, retrieve
 
 RUN = [sys.executable, '-c', 'from skillrl.cli.main import main; raise SystemExit(main())']
 DOCUMENTS = ['"Jaws"\nJaws is a film by Steven Spielberg.', '"Cincinnati"\nA city on the Ohio.']
@@ -124,7 +124,7 @@ FOUND = [(DOCUMENTS[0], 1.5)]
 def quick(monkeypatch):
     "Pauses between two tries are counted, not made"
     pauses = []
-    monkeypatch.setattr('skillrl.envs.search.retrieve.pause', pauses.append)
+    monkeypatch.setattr('skillrl.worlds.search.retrieve.pause', pauses.append)
     return pauses
 
 @pytest.mark.parametrize('status', [500, 502, 503, 504])

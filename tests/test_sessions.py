@@ -9,9 +9,9 @@ from time import process_time
 import pytest
 from skillrl.cli.main import main
 from skillrl.core.formats import load_trajectories, save_trajectories
-from skillrl.core.agent_sessions import AgentSession, to_trajectories, tool_table
+from skillrl.sessions.agent_sessions import AgentSession, to_trajectories, tool_table
 from skillrl.core.secrets import redact
-from skillrl.core.session_logs import find_sessions, read_sessions
+from skillrl.sessions.session_logs import find_sessions, read_sessions
 from skillrl.core.trajectory import Step, Trajectory
 
 # --- plain counts, from the raw JSON alone ---

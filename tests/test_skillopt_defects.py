@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from faults import FaultServer, error, said
 from skillrl import RolloutResult, SkillOptConfig, SkillOptTrainer
-from skillrl.types import SkillEnv
-from skillrl.envs.qa import SimpleQAEnv
+from skillrl.skillopt.types import SkillEnv
+from skillrl.skillopt.qa import SimpleQAEnv
 from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.core.secrets import without_secrets
 from skillrl.skills.guard import rejection_reasons

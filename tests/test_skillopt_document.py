@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from banks import next_id, skills
 from published import PUBLISHED_BANKS, published_bank
-from skillrl.types import SkillEnv
+from skillrl.skillopt.types import SkillEnv
 from skillrl.agent.episode import EpisodeError
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import households

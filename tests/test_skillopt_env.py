@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from faults import RESET, FaultServer, error, said, truncated
-from skillrl.envs.qa import _BARE, SimpleQAEnv, f1, _qa_score, says, words
+from skillrl.skillopt.qa import _BARE, SimpleQAEnv, f1, _qa_score, says, words
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
@@ -15,7 +15,7 @@ from skillrl.llm.openai_client import OpenAIChatClient
 from skillrl.core.store import to_json
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
-from skillrl.types import RolloutResult
+from skillrl.skillopt.types import RolloutResult
 
 # --- results ---
 

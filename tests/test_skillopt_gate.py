@@ -5,7 +5,7 @@ import pytest
 from skillrl.skillopt.verdict import compute_score, decide, gate_score
 from skillrl.skillopt.settings import edits_of_step
 from skillrl.core.stats import interval, lower_bound, sign_test, weighed_below
-from skillrl.types import RolloutResult
+from skillrl.skillopt.types import RolloutResult
 
 # Recorded from 1.0.0; the last four of 'linear' hold budgets that end in a half, which may round either way
 SEQUENCES = [

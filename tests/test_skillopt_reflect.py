@@ -26,7 +26,7 @@ from skillrl.skillopt.reflect import (
 from skillrl.skillopt.rollout import Journal, ThreadExecutor
 from skillrl.skills.guard import _example_in
 from skillrl.core.store import data_path
-from skillrl.types import RolloutResult
+from skillrl.skillopt.types import RolloutResult
 
 SKILL = '# Prices\n\n- The tax is 20 %.\n'
 

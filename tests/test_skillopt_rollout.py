@@ -9,7 +9,7 @@ from skillrl.llm.ledger import BudgetExceeded, Ledger, Meter, _GivenUp, add_usag
 from skillrl.llm.reply import ChatReply, Outage
 from skillrl.core.concurrency import Journal, ThreadExecutor
 from skillrl.skillopt.rollout import items_hash, items_of, run_rollout
-from skillrl.types import RolloutResult
+from skillrl.skillopt.types import RolloutResult
 sys.path.insert(0, str(Path(__file__).parent))
 
 ITEMS = [dict(id=f'i{k}', q=f'question {k}', a=f'answer {k}') for k in range(20)]

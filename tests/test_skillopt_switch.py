@@ -8,7 +8,7 @@ import pytest
 from faults import FaultServer, said
 import skillrl
 from skillrl import SkillOptConfig, SkillOptTrainer
-from skillrl.types import RolloutResult, SkillEnv
+from skillrl.skillopt.types import RolloutResult, SkillEnv
 
 CAPITALS = dict(France='Paris', Japan='Tokyo', Italy='Rome', Spain='Madrid', Peru='Lima')
 RULE = 'Name the capital city.'
@@ -68,7 +68,7 @@ def test_the_quick_start_of_1_0_0_runs_unchanged(tmp_path):
 
 OURS = """
 from skillrl import SkillOptConfig, SkillOptTrainer
-from skillrl.envs.qa import SimpleQAEnv
+from skillrl.skillopt.qa import SimpleQAEnv
 from skillrl.llm.openai_client import OpenAIChatClient
 def asks(*lands):
     return [dict(id=l, question=f'What is the capital of {l}?', answers=[CAPITALS[l]], task_type='capitals')
@@ -141,7 +141,7 @@ def test_prompts_for_1_0_0_are_used(tmp_path, monkeypatch):
     def items(n):
         some = [*CAPITALS.items()][:n]
         return [dict(id=str(i), question=f'Capital of {l}?', answers=[c]) for i, (l, c) in enumerate(some)]
-    from skillrl.envs.qa import SimpleQAEnv
+    from skillrl.skillopt.qa import SimpleQAEnv
     env = SimpleQAEnv(train_items=items(5), val_items=items(3), test_items=items(2))
     cfg = SkillOptConfig(num_epochs=1, minibatch_size=2, edit_budget=2, verbose=False, out_root='run')
     space = dict(SkillOptTrainer=SkillOptTrainer, cfg=cfg, env=env, opt=opt, tgt=tgt)

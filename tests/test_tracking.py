@@ -8,7 +8,7 @@ import pytest
 from skillrl.core.config import SkillRLConfig
 from skillrl.cli.flags import SMOKE
 from skillrl.core.store import JsonlLog
-from skillrl.core.tracking import Tracker, build_reporter, points
+from skillrl.training.tracking import Tracker, build_reporter, points
 from skillrl.training.pipeline import train
 
 ROWS = [dict(phase='sft', rows=97, losses=[.084, .028, .048]),
@@ -120,7 +120,7 @@ def test_wandb_has_each_point_once_after_a_resume(folder, monkeypatch):
 # ---- what is asked for ----
 
 def test_a_tracker_that_is_not_installed(folder, monkeypatch):
-    monkeypatch.setattr('skillrl.core.tracking.find_spec', lambda name: None)
+    monkeypatch.setattr('skillrl.training.tracking.find_spec', lambda name: None)
     with pytest.raises(ImportError, match=r"report_to is 'wandb'.*pip install -e \"\.\[wandb\]\""):
         build_reporter('wandb', folder, {})
 

@@ -11,8 +11,8 @@ from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.ways import DECISIVE, decided_at, HouseholdEnv, way_choices, WayEngine
 from skillrl.envs.alfworld.world import FolderSuite, HouseholdSuite
 from skillrl.envs.base import seeded, world
-from skillrl.envs.search.encyclopedia import COVERS, EncyclopediaEnv
-from skillrl.envs.webshop.shop import conventions
+from skillrl.worlds.search.encyclopedia import COVERS, EncyclopediaEnv
+from skillrl.worlds.webshop.shop import conventions
 from skillrl.llm.chat import ScriptedChat
 from skillrl.skills.bank import SkillBank
 from skillrl.skills.distillation import distill

@@ -11,22 +11,22 @@ from pathlib import Path
 from types import SimpleNamespace
 import pytest
 from skillrl.agent.episode import Episode
-from skillrl.envs.bm25 import BM25, tokens
+from skillrl.worlds.bm25 import BM25, tokens
 from skillrl.core.config import EnvConfig
 from skillrl.core.store import data_path
 from skillrl.core.trajectory import Trajectory
 from skillrl.envs.base import world
-from skillrl.envs.webshop.catalogue import _file_names, load_catalogue, read_catalogue
-from skillrl.envs.webshop.engine import Shop, ShopEngine
-from skillrl.envs.webshop.expert import ShopExpert
-from skillrl.envs.webshop.goals import Goals
-from skillrl.envs.webshop.notes import ShopNotes, read_request
-from skillrl.envs.webshop.reward import (
+from skillrl.worlds.webshop.catalogue import _file_names, load_catalogue, read_catalogue
+from skillrl.worlds.webshop.engine import Shop, ShopEngine
+from skillrl.worlds.webshop.expert import ShopExpert
+from skillrl.worlds.webshop.goals import Goals
+from skillrl.worlds.webshop.notes import ShopNotes, read_request
+from skillrl.worlds.webshop.reward import (
     Kind, _has_attribute, letter_nouns, _matched_options, measure_purchase, _same_words)
-from skillrl.envs.webshop.shop import (buying, conventions, generate_catalogue, DETAIL_PAGES,
+from skillrl.worlds.webshop.shop import (buying, conventions, generate_catalogue, DETAIL_PAGES,
                                        ShopWayEngine, size_sentence, WAYS, word_sentence)
-from skillrl.envs.webshop.world import ShopSuite
-from skillrl.envs.webshop.teacher import _counted, _notes_at_end, _size_claims, _word_claims
+from skillrl.worlds.webshop.world import ShopSuite
+from skillrl.worlds.webshop.teacher import _counted, _notes_at_end, _size_claims, _word_claims
 from skillrl.llm.local import word_tokenizer
 from skillrl.skills.evidence import replay, way_sentence
 

@@ -3,7 +3,7 @@ import json, shutil
 import pytest
 from skillrl.core.config import SkillRLConfig
 from skillrl.core.store import data_path, read_json
-from skillrl.envs.webshop.catalogue import (
+from skillrl.worlds.webshop.catalogue import (
     _ORIGINS, _file_names, load_catalogue, _file_origin)
 from skillrl.training.plan import examine_machine
 

@@ -15,13 +15,13 @@ import argparse, random, re
 from itertools import count
 from pretraining import Stage, demonstrated, fresh_rows, pretrain, rows_twice
 from skillrl.agent.episode import Episode
-from skillrl.envs.search.encyclopedia import (
+from skillrl.worlds.search.encyclopedia import (
     ARTICLE_FIELDS, ARTICLE_KINDS, before, COVERS, Encyclopedia, EncyclopediaEnv, Statement, _FIRST_NAMES,
     MAX_STEPS, _MOODS, _NAME_ENDS, _NAME_MIDDLES, _NAME_STARTS, PAGES, sentence, _THEMES)
-from skillrl.envs.search.expert import SearchExpert
-from skillrl.envs.search.retrieve import Library
-from skillrl.envs.search.notes import offered
-from skillrl.envs.search.questions import COMPARED, book_questions, kinds_along, read_question
+from skillrl.worlds.search.expert import SearchExpert
+from skillrl.worlds.search.retrieve import Library
+from skillrl.worlds.search.notes import offered
+from skillrl.worlds.search.questions import COMPARED, book_questions, kinds_along, read_question
 from skillrl.llm.local import _DROPPED, _SPECIAL, _USER, Policy, tiny_model
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast

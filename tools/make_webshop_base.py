@@ -12,11 +12,11 @@ pages it wants looked at, no weight can know; no shop made here is met again in 
 import argparse, random
 from pretraining import Stage, demonstrated, fresh_rows, pretrain
 from skillrl.agent.episode import Episode
-from skillrl.envs.webshop.expert import ShopExpert
-from skillrl.envs.webshop.goals import CATEGORIES, shop_category
-from skillrl.envs.webshop.shop import (_ATTRIBUTES, buying, conventions, DETAIL_PAGES, NAMES,
+from skillrl.worlds.webshop.expert import ShopExpert
+from skillrl.worlds.webshop.goals import CATEGORIES, shop_category
+from skillrl.worlds.webshop.shop import (_ATTRIBUTES, buying, conventions, DETAIL_PAGES, NAMES,
                                        size_sentence, VALUES, WARES, WAYS, word_sentence)
-from skillrl.envs.webshop.world import ShopSuite
+from skillrl.worlds.webshop.world import ShopSuite
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 from skillrl.skills.evidence import way_sentence
 from dagger import renumber

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from ..core.config import SkillRLConfig
 from ..core.runfolder import RunFolder
-from ..core.tracking import build_reporter, Tracker
+from .tracking import build_reporter, Tracker
 from ..core.trajectory import Trajectory
 from ..envs.base import suites_of, world
 from ..skills.bank import PROBATION, SkillBank, version_path
