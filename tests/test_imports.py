@@ -15,7 +15,7 @@ root = Path(__file__).parent.parent
 heavy = 'torch transformers trl peft bitsandbytes accelerate matplotlib'.split()
 
 ORDER = ROOMS[:-1] # No module extends
-ELSEWHERE = {'types': 'skillopt'} # Addresses of skillrl 1.0.0
+ADDRESSES = {'types', 'envs.qa'} # Of skillrl 1.0.0, which hand names on
 
 @cache
 def modules():
@@ -48,7 +48,7 @@ def imported(module):
 
 def part_of(module):
     "Room that `module` stands in"
-    return ELSEWHERE.get(module, module.split('.')[0])
+    return module.split('.')[0]
 
 def known_imports(module):
     return sorted(set(imported(module)) & modules().keys())
@@ -88,12 +88,12 @@ def test_the_number_of_a_page_is_its_place_in_its_folder():
 
 def test_every_module_stands_in_a_room():
     paths = [p.relative_to(root/'skillrl').parts for p in (root/'skillrl').rglob('[!_]*.py')]
-    assert {parts[0].removesuffix('.py') for parts in paths} == {*ORDER, *ELSEWHERE}
+    assert {parts[0] for parts in paths} == {*ORDER, 'types.py'}
 
 def test_every_module_has_a_notebook():
     paths = [p.relative_to(root/'skillrl').with_suffix('') for p in (root/'skillrl').rglob('[!_]*.py')]
     here = {p.as_posix().replace('/', '.') for p in paths}
-    assert here - modules().keys() == set()
+    assert here - modules().keys() == ADDRESSES
 
 def modules_after(statement):
     out = subprocess.run([sys.executable, '-c', f'{statement}; import sys; print(*sys.modules)'],

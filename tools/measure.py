@@ -37,23 +37,23 @@ BOUNDS = {
 # sessions and MCP came to 22,937 lines, ways and a model in both places to 24,210. Proofs that are true, safe
 # and affordable may add 900 and added 1,450: 550 have to go again
 WHOLE = {
-    'code lines': 25_670,                       # 23,737
-    'tokens': 232_000,                          # 213,633, nine a line
-    'modules': 123,                             # 117, runs, families, evals, secrets, triggers
+    'code lines': 25_680,                       # 23,737
+    'tokens': 232_100,                          # 213,633, nine a line
+    'modules': 125,                             # 117, runs, families, evals, secrets, triggers; two addresses of 1.0.0
     'notebooks': 128,                           # 125, the same
     'modules in the root': 1,                   # 2
-    'exported names': 840,                      # 800, runs of a proof
+    'exported names': 842,                      # 800, runs of a proof
     'modules under 60 lines': 1,                # 8
     'modules that one other imports': 23,       # 30
     'names of two modules': 0,                  # 0
     'classes above 20 methods, functions that take them included': 0, # 0
-    'code lines that only SkillOpt uses': 2_887, # 3,400
+    'code lines that only SkillOpt uses': 3_005, # 3,400, with QA and attempts
     'settings of a run': 58,                    # 55, precision, show
     'settings of SkillOpt': 21,                 # 22
     'commands': 15,                             # 13, prove and harvest
     'flags': 53,                                # 36, and 8 of these, and those of prove
     'lines of tests for one of the library': .867, # .85; the library shrank, its tests stayed
-    'words of prose': 58_880,                   # 55,000, a page on ways, a model in both places
+    'words of prose': 58_980,                   # 55,000, a page on ways, a model in both places
     'cells of a page of the loop': 90,          # 90
     'words of a page of the loop': 900,         # 900
 }
@@ -67,8 +67,8 @@ ALLOWED = { # (word, part of a path) → why it stands there
     ('shelf', 'alfworld'): 'a piece of furniture',
     ('shelf', 'make_base'): 'a piece of furniture',
     ('judge', 'proof'): 'a model that grades what code cannot',
-    ('judge', 'cli.'): 'the same',
-    ('judge', 'viewers.report'): 'the same',
+    ('judge', 'cli/'): 'the same',
+    ('judge', 'viewers/03_report'): 'the same',
     ('judge', 'test_prove'): 'the same',
 }
 

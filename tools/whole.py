@@ -11,6 +11,7 @@ from pages import pages as all_pages, spine
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT/'skillrl'
 WORLDS = 'alfworld', 'webshop', 'search', 'mcp'
+ADDRESSES = 'types', 'envs.qa' # Of skillrl 1.0.0, which hand names on
 OF_SKILLOPT = 'cli.jobs',
 
 def dotted(path):
@@ -56,8 +57,8 @@ def exported(paths):
     return sum(isinstance(e, ast.Constant) for e in elements)
 
 def same_names(names):
-    "Last parts that two modules outside the worlds share"
-    outside = [n.split('.')[-1] for n in names if not set(n.split('.')) & set(WORLDS)]
+    "Last parts that two modules outside the worlds share, addresses of skillrl 1.0.0 left out"
+    outside = [n.split('.')[-1] for n in names if not set(n.split('.')) & set(WORLDS) and n not in ADDRESSES]
     return sorted(word for word, count in Counter(outside).items() if count > 1)
 
 def leaves(config):
@@ -98,7 +99,7 @@ def whole(modules, test_lines):
     lines = {dotted(ROOT/m.name): m.lines for m in modules}
     users = importers(paths)
     root = [n for n in lines if '.' not in n and n != '__init__']
-    short = [f'{n} {k}' for n, k in lines.items() if k < 60 and n != '__init__']
+    short = [f'{n} {k}' for n, k in lines.items() if k < 60 and n not in ('__init__', *ADDRESSES)]
     lonely = [n for n in lines if len(users[n]) == 1]
     alike, hands = same_names(lines), many_hands(paths)
     flags = {flag for c in COMMANDS for flag in c.flags if flag.startswith('--')}

@@ -532,3 +532,9 @@ class Remote(World):
     def suites(self, config:Any)->tuple[list, list]:
         "ValueError: without a server there are no games"
         raise ValueError('the world remote has no games of its own: give --url, the address of a server')
+
+# %% ../../nbs/envs/01_base.ipynb #7056fb50
+def __getattr__(name:str): # AttributeError for another name
+    if name == 'SkillEnv':
+        return resolve_name('skillrl.skillopt.types:SkillEnv')
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -76,7 +76,8 @@ def _rollout(env, *, item, skill, target_client):
         found = grade_run(item, run, folder/'outputs', env.chat, skill_names(env.client.skill))
     rate = found['summary']['pass_rate']
     failed = [f'{f["text"]}: {f["evidence"]}' for f in found['assertion_results'] if not f['passed']]
-    said = [dict(role='user', content=item.prompt), dict(role='assistant', content=text)]
+    said = [dict(role='user', content=item.prompt),
+            dict(role='assistant', content=text)]
     return RolloutResult(str(item.id), float(rate == 1), rate, 1, '; '.join(failed), question=item.prompt,
                          reference_text=item.expected, predicted_answer=text, conversation=said)
 
