@@ -296,7 +296,7 @@ def page_of(m):
     "(The page that exports the line of `m`, the cell's id, the line's number in it)"
     text = m.file.read_text(encoding='utf-8').split('\n')
     at = max(i for i, line in enumerate(text[:m.line]) if line.startswith('# %% '))
-    name, cell = re.fullmatch(r'# %% \S*/(\S+\.ipynb) #(\S+)', text[at]).groups()
+    name, cell = re.fullmatch(r'# %% \S*nbs/(\S+\.ipynb) #(\S+)', text[at]).groups()
     return name, cell, m.line - at - 2
 
 def spoil_page(tree, m, changed):
