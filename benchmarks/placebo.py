@@ -52,8 +52,11 @@ def facts_of(entries):
     return out
 
 def say(entry, text):
-    name = 'how_to_avoid' if isinstance(entry, Mistake) else 'principle'
-    setattr(entry, name, text)
+    "Let `entry` say `text`, and carry no fact beside it"
+    if isinstance(entry, Mistake):
+        entry.how_to_avoid = text
+    else:
+        entry.principle, entry.fact = text, {}
 
 def backwards(text):
     return ' '.join(reversed(text.split()))

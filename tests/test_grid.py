@@ -1,5 +1,6 @@
 "What the grid of benchmarks/learning.py rests on: banks that say nothing true, games with a way, equal steps"
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 import pytest
@@ -7,6 +8,7 @@ from skillrl.core.config import SkillRLConfig
 from skillrl.core.trajectory import Step, Trajectory
 from skillrl.envs.base import seeded, world
 from skillrl.skills.bank import Mistake, Skill, SkillBank
+from skillrl.skills.facts import fact_of
 from skillrl.skills.retrieval import advice
 
 sys.path.append(str(Path(__file__).parents[1]/'benchmarks'))
@@ -21,12 +23,16 @@ FALSE = 'Look for mug in moon 1.' # What a bank may hold as well
 def suites_of(name):
     return world(name).suites(SkillRLConfig().merged({'env.name': name, 'env.test_suites': 3}).env)[1]
 
+def fact_as_dict(text):
+    fact = fact_of(text)
+    return asdict(fact) if fact else {}
+
 def bank_of(name, suite):
     "Half of what is true of a suite, something false, and what is true everywhere"
     method = f'To put: take, wait {suite.name}, move.'
     said = [*sorted(true_sentences(name, suite))[::2], FALSE, method, 'Open what is closed.']
     statuses = 'active', 'probation', 'retired'
-    skills = [Skill(f's{i}', 'Where', text, category='pick', status=statuses[i % 3])
+    skills = [Skill(f's{i}', 'Where', text, category='pick', status=statuses[i % 3], fact=fact_as_dict(text))
               for i, text in enumerate(said)]
     return SkillBank(task_specific_skills=dict(pick=skills),
                      common_mistakes=[Mistake('err_1', 'Going', '', 'To go, choose among the actions.')])
@@ -41,6 +47,7 @@ def test_a_placebo_has_the_form_of_a_bank_and_says_nothing_true(name):
         assert [(o.id, o.category, o.status, o.title) for o in false] == [
             (o.id, o.category, o.status, o.title) for o in bank]
         assert not {advice(o) for o in false} & {*true_sentences(name, suite), *map(advice, bank), *methods}
+        assert not {advice(o, 'fact') for o in false} & true_sentences(name, suite) # What a policy reads
         pairs = [(advice(a), advice(b)) for a, b in zip(bank, false)]
         assert all(taken_apart(a)[:2] == taken_apart(b)[:2] for a, b in pairs if b != backwards(a))
         assert sum(b == backwards(a) for a, b in pairs) <= 4 # They have no form, or nobody else's fact
