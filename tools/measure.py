@@ -300,7 +300,7 @@ def written(module=None):
         return
     for path in pages():
         yield from cells(path)
-    for folder in ('tests', 'tools', 'benchmarks'):
+    for folder in ('tests', 'tools', 'benchmarks', 'examples'):
         for path in sorted((ROOT/folder).glob('*.py')):
             yield f'{folder}/{path.name}:', path.read_text(encoding='utf-8')
     yield 'skillrl/__init__.py:', (ROOT/'skillrl'/'__init__.py').read_text(encoding='utf-8')
