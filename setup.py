@@ -19,7 +19,7 @@ setup(
     # `skillrl.core.config.settings_in` know both places
     packages=[*find_packages(include=[lib, f'{lib}.*']), f'{lib}.data', f'{lib}.configs'],
     package_dir={lib: lib, f'{lib}.data': 'data', f'{lib}.configs': 'configs'},
-    package_data={f'{lib}.data': ['*', '*/*', '*/*/*'], f'{lib}.configs': ['*.yaml']},
+    package_data={lib: ['py.typed', '*.pyi'], f'{lib}.data': ['*', '*/*', '*/*/*'], f'{lib}.configs': ['*.yaml']},
     python_requires=f">={cfg['min_python']}", install_requires=words('requirements'),
     extras_require={k.removesuffix('_requirements'): words(k) for k in cfg if k.endswith('_requirements')},
     entry_points={'console_scripts': words('console_scripts'), 'nbdev': [f'{lib}={lib}._modidx:d']},

@@ -2,7 +2,7 @@
 
     python tools/site.py build     makes `_site/`
     python tools/site.py check     follows every link in it
-    python tools/site.py readme    writes README.md
+    python tools/site.py readme    writes README.md, and nbs/llms.txt, the pages for a reader that is a model
 
 nbdev runs what `show_doc` needs of each notebook and prepares its cells; here they become Markdown pages
 (`_proc_md/`) for Zensical, the formulas as MathML, so that the result needs no script and no network.
@@ -226,7 +226,7 @@ def build():
         titles[path] = name, title
     for name in texts:
         (pages/f'{name}.md').write_text(relinked(name, texts), encoding='utf-8')
-    for file in ('site.css', 'iframe-worker.js'):
+    for file in ('site.css', 'iframe-worker.js', 'llms.txt'):
         shutil.copy(root/'nbs'/file, pages)
     settings = yaml.safe_load((root/'mkdocs.yml').read_text())
     run_zensical(settings | dict(nav=nav(titles)))
@@ -250,6 +250,25 @@ def readme():
     if not any(images.iterdir()):
         images.rmdir()
     (root/'README.md').write_text(for_github(text), encoding='utf-8')
+    (NBS/'llms.txt').write_text(index_for_models(), encoding='utf-8')
+
+def first_cell(path):
+    "Title and promise of the page at `path`"
+    title, promise = re.fullmatch(r'# ([^\n]+)\n+> ([^\n]+)', read_nb(path).cells[0].source.strip()).groups()
+    return title, promise
+
+def line_for_models(path):
+    title, promise = first_cell(path)
+    return f'- [{title}]({path.relative_to(NBS).as_posix()}): {promise}'
+
+def index_for_models():
+    "Every page with its promise, wing by wing, as https://llmstxt.org has it"
+    title, promise = first_cell(NBS/cfg.readme_nb)
+    parts = [f'# {title}\n\n> {promise}']
+    for wing, rooms in {'The spine': [''], **WINGS}.items():
+        here = [path for path in all_pages() if room_of(path) in rooms and path.name != cfg.readme_nb]
+        parts.append('\n'.join([f'## {wing}\n', *map(line_for_models, here)]))
+    return '\n\n'.join(parts) + '\n'
 
 # ---- do all links lead somewhere? ----
 
