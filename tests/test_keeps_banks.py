@@ -78,13 +78,13 @@ def test_evolve_keeps_a_good_bank_and_eval_says_what_was_shown(here, tmp_path, c
     assert not lost and len(after.items('active')) > .9*len(before.items('active'))
     judged = ['eval', '--suite', 'train-000', '--set', 'env.test_tasks=4', '--skill-bank']
     shown = skillrl(capsys, *judged, tmp_path/'b')
-    assert 'entries active' in shown and 'The row "bank" was shown ' in shown and 'Warning' not in shown
+    assert 'entries active' in shown and 'with a bank was shown ' in shown and 'Warning' not in shown
     for o in after.items():
         o.status = 'probation'
     after.save(tmp_path/'none.json')
     shown = skillrl(capsys, *judged, tmp_path/'none.json')
     assert f'0 of {len(after.items())} entries active and {len(after.items())} on probation' in shown
-    assert 'Warning: the row "bank" was shown no entry' in shown
+    assert 'Warning: no entry was shown in "bank"' in shown
 
 EVOLVE = 'evolve', '--suite', 'train-000', '--skill-bank'
 

@@ -198,13 +198,16 @@ def describe_shown(
     results:dict[str, list[Trajectory]], # By condition
 )->list[str]: # Sentences without full stop
     "How many entries the episodes of each condition with a bank were shown"
+    shown = {name: average(len({i for step in t.steps for i in step.skills}) for t in played)
+             for name, played in results.items() if played and 'no bank' not in name}
+    some = [f'{n:.1f}' for n in sorted(shown.values()) if n]
+    none = ', '.join(f'"{name}"' for name, n in shown.items() if not n)
     said = []
-    for name, played in results.items():
-        if 'no bank' in name or not played:
-            continue
-        shown = average(len({i for step in t.steps for i in step.skills}) for t in played)
-        said.append(f'The row "{name}" was shown {shown:.1f} entries an episode' if shown else
-                    f'Warning: the row "{name}" was shown no entry, so it says nothing of a bank')
+    if some:
+        least_and_most = ' to '.join(dict.fromkeys([some[0], some[-1]]))
+        said.append(f'An episode with a bank was shown {least_and_most} entries')
+    if none:
+        said.append(f'Warning: no entry was shown in {none}, which says nothing of a bank')
     return said
 
 # %% ../../nbs/training/02_evaluate.ipynb #e01140d3
