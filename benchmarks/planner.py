@@ -6,8 +6,9 @@ Each case is a random model in a process of its own, on one thread. Planned memo
 model's sizes alone (`skillrl.training.costs`); measured is the most that the process ever held. Exits 1 where
 a plan is off by more than 20 %.
 
-The environment is as it comes: glibc keeps freed blocks below 32 MB for later, which page 617 explains. `many
-lengths` are forty updates on rows of other lengths before the batch that is planned for."""
+The environment is as it comes: glibc keeps freed blocks below 32 MB for later, which
+`nbs/training/07_costs.ipynb` explains. `many lengths` are forty updates on rows of other lengths before the
+batch that is planned for."""
 import json, os, random, subprocess, sys
 
 LLAMA = dict(model_type='llama', hidden_size=576, intermediate_size=1536, num_hidden_layers=4,

@@ -35,7 +35,7 @@ ELSEWHERE = {
     'training.costs': '256',                            # Arithmetic of NF4
     'training.plan': '128 24,000',                      # The paper's episodes; characters of a question
     'training.ablation': '55',                                   # Entries of the paper's first bank
-    'skillopt.selection': '19 38',                      # Shares of 40 items; simulated on page 718
+    'skillopt.selection': '19 38',                      # Shares of 40 items; simulated with the verdict
     'extending.your_own_world': '600',                            # Words of the shipped tokenizer
     'index': '2,200'}                                       # Lines of nine modules
 
