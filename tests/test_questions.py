@@ -3,7 +3,7 @@
 import json, random
 import pytest
 from skillrl.cli.main import main
-from skillrl.envs import qa as questions
+from skillrl.skillopt import qa as questions
 from skillrl.skillopt.qa import question_env, _read_questions, _split_questions
 
 ASKED = ['What is the capital of France?', 'Who wrote Hamlet?', 'How many legs has a spider?',
