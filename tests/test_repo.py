@@ -16,7 +16,7 @@ def notebooks():
     return {name_of(path): json.loads(path.read_text(encoding='utf-8')) for path in pages()}
 
 def code_cells():
-    "(place, cell) of all code cells, a place like `03_agent, cell 4`"
+    "(place, cell) of all code cells, a place like `agent.episode, cell 4`"
     for stem, notebook in notebooks().items():
         for i, c in enumerate(notebook['cells']):
             if c['cell_type']=='code':
