@@ -2,11 +2,11 @@
 
     python tools/measure.py [MODULE …]
 
-Without modules it measures all, with the notebooks, tests, tools and benchmarks and the size of the whole
-(`tools/whole.py`), and exits 1 beyond a bound.
+Without modules it measures all, with the notebooks, tests, tools and benchmarks, the size of the whole
+(`tools/whole.py`) and its names (`tools/names.py`), and exits 1 beyond a bound.
 Tokens are counted on code lines only: without comments, docstrings and other text that spans lines. Methods
 added by `@patch` count for their class. `tests/test_api.py` and `tests/test_names.py` assert the same."""
-import argparse, ast, io, json, re, sys, tokenize
+import argparse, ast, io, json, math, re, sys, tokenize
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,30 +33,34 @@ BOUNDS = {
     'lambdas with a name': 0,
     'retired words': 0,
 }
-# Of the whole: what is there, lowered by each landing that makes it smaller; the aim stands beside. Proofs,
-# sessions and MCP came to 22,937 lines, ways and a model in both places to 24,210. Proofs that are true, safe
-# and affordable may add 900 and added 1,450: 550 have to go again
-WHOLE = {
-    'code lines': 25_680,                       # 23,737
-    'tokens': 232_100,                          # 213,633, nine a line
-    'modules': 125,                             # 117, proofs and secrets, two addresses
-    'notebooks': 129,                           # 125, the same, and decisions
-    'modules in the root': 1,                   # 2
-    'exported names': 842,                      # 800, runs of a proof
-    'modules under 60 lines': 1,                # 8
-    'modules that one other imports': 23,       # 30
-    'names of two modules': 0,                  # 0
-    'classes above 20 methods, functions that take them included': 0, # 0
-    'code lines that only SkillOpt uses': 3_005, # 3,400, with QA and attempts
-    'settings of a run': 58,                    # 55, precision, show
-    'settings of SkillOpt': 21,                 # 22
-    'commands': 15,                             # 13, prove and harvest
-    'flags': 53,                                # 36, and 8 of these, and those of prove
-    'lines of tests for one of the library': .867, # .85; the library shrank, its tests stayed
-    'words of prose': 60_240,                   # 55,000, pages on ways, on what did not work
-    'cells of a page of the loop': 90,          # 90
-    'words of a page of the loop': 900,         # 900
+# Of the whole: what there was when a commit last said that it moves a bound. A change may go AIR beyond, so
+# that it need not delete what has nothing to do with it
+STANDING = {
+    'code lines': 25_660,
+    'tokens': 232_100,
+    'modules': 125,
+    'modules in the root': 1,
+    'modules under 60 lines': 1,
+    'modules that one other imports': 23,
+    'names of two modules': 0,
+    'classes above 20 methods, functions that take them included': 0,
+    'code lines that only SkillOpt uses': 3_005,
+    'settings of a run': 58,
+    'settings of a proof': 14,
+    'settings of SkillOpt': 21,
+    'commands': 15,
+    'flags': 53,
+    'tokens of tests': 274_570,
+    'notebooks': 129,
+    'words of prose': 60_240,
+    'cells of a page of the loop': 90,
+    'words of a page of the loop': 900,
+    'share of names that are participles': .061,
+    'private numbers': 112,
+    'shown cells that define a private name': 662,
+    'untyped seams': 308,
 }
+AIR = .03
 WIDTH = 110
 
 # The field's own words stand in their place: phases, objects, learning, evidence, concurrency
@@ -410,24 +414,39 @@ def found_in(modules, h):
     }
     return sizes(modules) | {name: (len(rows), rows) for name, rows in lists.items()}
 
+def bound_of(name):
+    "The most that there may be: BOUNDS as they are, STANDING with its air"
+    if name in BOUNDS:
+        return BOUNDS[name]
+    most = STANDING[name]*(1 + AIR)
+    return math.ceil(most) if isinstance(STANDING[name], int) else most
+
+def remedy(name):
+    "What to do about a bound that is missed"
+    if name in BOUNDS:
+        return 'mend these places'
+    return 'remove what your change replaces, or raise STANDING in a commit that says why'
+
 def report(name, value, places, all_places):
     "Print one line of the table; is `value` beyond its bound?"
-    shown = places if all_places else places[:4]
-    rest = f' and {len(places) - len(shown)} more' if len(places) > len(shown) else ''
-    detail = f': {", ".join(shown)}{rest}' if places else ''
-    bound = (BOUNDS | WHOLE)[name]
+    first = places if all_places else places[:4]
+    rest = f' and {len(places) - len(first)} more' if len(places) > len(first) else ''
+    detail = f': {", ".join(first)}{rest}' if places else ''
+    bound = bound_of(name)
     missed = value > bound
-    value = value if isinstance(value, int) else f'{value:.3g}'
-    print(f'{"MISSED" if missed else "ok":6} {name} {value} (at most {bound}){detail}')
+    number = ',' if isinstance(value, int) else '.3g'
+    print(f'{"MISSED" if missed else "ok":6} {name} {value:{number}} (at most {bound:{number}}){detail}')
+    if missed:
+        print(f'       {value - bound:{number}} too many: {remedy(name)}')
     return missed
 
-def lines_of_tests():
-    "Code lines of `tests/`"
+def tokens_of_tests():
+    "Tokens on the code lines of `tests/`"
     counted = Module('tests')
     total = 0
     for path in (ROOT/'tests').glob('*.py'):
         count_tokens(path.read_text(encoding='utf-8'), counted)
-        total += counted.lines
+        total += counted.tokens
     return total
 
 def main(paths):
@@ -435,7 +454,7 @@ def main(paths):
     found = found_in(modules, habits(paths))
     print(f'{len(modules)} modules, {sum(m.lines for m in modules)} code lines')
     if not paths:
-        found |= whole(modules, lines_of_tests())
+        found |= whole(modules, tokens_of_tests())
     missed = [name for name in found if report(name, *found[name], bool(paths))]
     return int(bool(missed) and not paths)
 

@@ -2,10 +2,11 @@
 
 A module's importers are found in its text, wherever the import stands. What only SkillOpt uses is the folder
 `skillopt`, the commands that run it, and every module that these alone import, again until none is added."""
-import ast, json, re
+import ast, json
 from collections import Counter, defaultdict
 from dataclasses import fields as fields_of, is_dataclass
 from pathlib import Path
+from names import participles, private_cells, private_numbers, untyped_seams
 from pages import pages as all_pages, spine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,12 +51,6 @@ def only_skillopt(users, names):
             return own
         own |= more
 
-def exported(paths):
-    "How many names all `__all__` hold"
-    lists = [re.search(r'^__all__ = (\[.*?\])', p.read_text(encoding='utf-8'), re.M | re.S) for p in paths]
-    elements = [e for m in lists if m for e in ast.parse(m[1], mode='eval').body.elts]
-    return sum(isinstance(e, ast.Constant) for e in elements)
-
 def same_names(names):
     "Last parts that two modules outside the worlds share, addresses of skillrl 1.0.0 left out"
     outside = [n.split('.')[-1] for n in names if not set(n.split('.')) & set(WORLDS) and n not in ADDRESSES]
@@ -90,40 +85,65 @@ def many_hands(paths, most=20):
             methods[annotated(f)] += 1
     return [f'{name} {n}' for name, n in methods.most_common() if n > most]
 
-def whole(modules, test_lines):
-    "Name of each bound on the whole → what was found, places to look at"
-    from skillrl.cli.main import COMMANDS
-    from skillrl.core.config import SkillRLConfig
-    from skillrl.skillopt.settings import SkillOptConfig
-    paths = [ROOT/m.name for m in modules]
+def sizes(modules, users):
+    "Name of each bound on the library → what was found, places to look at"
     lines = {dotted(ROOT/m.name): m.lines for m in modules}
-    users = importers(paths)
     root = [n for n in lines if '.' not in n and n != '__init__']
     short = [f'{n} {k}' for n, k in lines.items() if k < 60 and n not in ('__init__', *ADDRESSES)]
     lonely = [n for n in lines if len(users[n]) == 1]
-    alike, hands = same_names(lines), many_hands(paths)
-    flags = {flag for c in COMMANDS for flag in c.flags if flag.startswith('--')}
-    total = sum(lines.values())
-    pages = {p: length(p) for p in all_pages()}
-    loop = [pages[p] for p in spine()]
+    alike, hands = same_names(lines), many_hands([ROOT/m.name for m in modules])
     return {
-        'code lines': (total, []),
+        'code lines': (sum(lines.values()), []),
         'tokens': (sum(m.tokens for m in modules), []),
         'modules': (len(modules), []),
-        'notebooks': (len(pages), []),
         'modules in the root': (len(root), root),
-        'exported names': (exported(paths), []),
         'modules under 60 lines': (len(short), short),
         'modules that one other imports': (len(lonely), lonely),
         'names of two modules': (len(alike), alike),
         'classes above 20 methods, functions that take them included': (len(hands), hands),
         'code lines that only SkillOpt uses': (sum(lines[n] for n in only_skillopt(users, lines)), []),
+    }
+
+def choices():
+    "Name of each bound on what a user may choose → how much there is of it"
+    from skillrl.cli.main import COMMANDS
+    from skillrl.core.config import SkillRLConfig
+    from skillrl.proof.prove import ProofConfig
+    from skillrl.skillopt.settings import SkillOptConfig
+    return {
         'settings of a run': (leaves(SkillRLConfig()), []),
+        'settings of a proof': (leaves(ProofConfig()), []),
         'settings of SkillOpt': (leaves(SkillOptConfig()), []),
         'commands': (len(COMMANDS), []),
-        'flags': (len(flags), []),
-        'lines of tests for one of the library': (test_lines/total, []),
-        'words of prose': (sum(words for _, words in pages.values()), []),
+        'flags': (len({flag for c in COMMANDS for flag in c.flags if flag.startswith('--')}), []),
+    }
+
+def prose():
+    "Name of each bound on pages → how long they are"
+    lengths = {p: length(p) for p in all_pages()}
+    loop = [lengths[p] for p in spine()]
+    return {
+        'notebooks': (len(lengths), []),
+        'words of prose': (sum(words for _, words in lengths.values()), []),
         'cells of a page of the loop': (max(cells for cells, _ in loop), []),
         'words of a page of the loop': (max(words for _, words in loop), []),
     }
+
+def wording(modules):
+    "Name of each bound on names and types → what was found, places to look at"
+    paths = [ROOT/m.name for m in modules]
+    trees = {p.relative_to(LIBRARY).as_posix(): ast.parse(p.read_text(encoding='utf-8')) for p in paths}
+    share, bare = participles(trees)
+    places = {
+        'private numbers': private_numbers(trees),
+        'shown cells that define a private name': private_cells(),
+        'untyped seams': untyped_seams(trees),
+    }
+    counts = {name: (len(rows), rows) for name, rows in places.items()}
+    return {'share of names that are participles': (share, bare)} | counts
+
+def whole(modules, test_tokens):
+    "Name of each bound on the whole → what was found, places to look at"
+    users = importers([ROOT/m.name for m in modules])
+    tests = {'tokens of tests': (test_tokens, [])}
+    return sizes(modules, users) | choices() | tests | prose() | wording(modules)
