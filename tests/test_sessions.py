@@ -1,11 +1,10 @@
 "Sessions of agents: plain counts of logs, damaged and hostile ones, secrets, signals, `skillrl harvest`"
 
-import json, os, random, re, string, sys, zipfile
+import json, os, random, re, string, subprocess, sys, zipfile
 from collections import Counter
 from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
-from time import process_time
 import pytest
 from skillrl.cli.main import main
 from skillrl.core.formats import load_trajectories, save_trajectories
@@ -370,10 +369,10 @@ HOSTILE = ['token_', 'token: ', 'token:a', '://a:', '-eyJ', 'a', '-----BEGIN PRI
            '--pass', 'cookie: ', 'İtoken=', 'curl -u a:', 'password=\\"a', 'login ']
 
 def test_hostile_text_takes_linear_time():
-    for text in HOSTILE:
-        begun = process_time()
-        redact(text * (400_000 // len(text)))
-        assert process_time() - begun < 2, text # A quadratic pattern takes minutes
+    "It takes seconds, and minutes where a pattern is quadratic"
+    code = 'import json, sys; from skillrl.core.secrets import redact; [*map(redact, json.load(sys.stdin))]'
+    texts = json.dumps([text * (400_000 // len(text)) for text in HOSTILE])
+    subprocess.run([sys.executable, '-c', code], input=texts, text=True, timeout=60, check=True)
 
 # --- tasks and signals ---
 def test_tasks_carry_signals_and_only_a_recorded_reward_is_success(tmp_path):
