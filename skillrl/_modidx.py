@@ -302,6 +302,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                     'skillrl.core.plots.figure': ('core/plots.html#figure', 'skillrl/core/plots.py'),
                                     'skillrl.core.plots.name_line': ('core/plots.html#name_line', 'skillrl/core/plots.py'),
                                     'skillrl.core.plots.split_rates': ('core/plots.html#split_rates', 'skillrl/core/plots.py')},
+            'skillrl.core.rules': {'skillrl.core.rules.Rule': ('core/rules.html#rule', 'skillrl/core/rules.py')},
             'skillrl.core.runfolder': { 'skillrl.core.runfolder.RunFolder': ('core/runfolder.html#runfolder', 'skillrl/core/runfolder.py'),
                                         'skillrl.core.runfolder.RunFolder.__exit__': ( 'core/runfolder.html#runfolder.__exit__',
                                                                                        'skillrl/core/runfolder.py'),
