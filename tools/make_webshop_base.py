@@ -15,10 +15,10 @@ from skillrl.agent.episode import Episode
 from skillrl.worlds.webshop.expert import ShopExpert
 from skillrl.worlds.webshop.goals import CATEGORIES, shop_category
 from skillrl.worlds.webshop.shop import (_ATTRIBUTES, buying, conventions, DETAIL_PAGES, NAMES,
-                                       size_sentence, VALUES, WARES, WAYS, word_sentence)
+                                       size_sentence, VALUES, WARES, PRECONDITIONS, word_sentence)
 from skillrl.worlds.webshop.world import ShopSuite
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
-from skillrl.skills.evidence import way_sentence
+from skillrl.skills.evidence import precondition_sentence
 from dagger import renumber
 from skillrl.training.sft import encode_rows
 
@@ -46,9 +46,9 @@ def vocabulary():
 def ways_told(shop, task, rng):
     "What a bank might say of ways: those of the shop, and some that are none"
     wanted = shop_category(task)
-    told = [(c, way) for c, way in shop.ways.items() if rng.random() < (.8 if c == wanted else .2)]
-    told += [(wanted, way) for way in rng.sample(WAYS, rng.choice((0, 0, 0, 1, 2, 3)))]
-    return [way_sentence(buying(c), way) for c, way in dict.fromkeys(told)]
+    told = [(c, way) for c, way in shop.preconditions.items() if rng.random() < (.8 if c == wanted else .2)]
+    told += [(wanted, way) for way in rng.sample(PRECONDITIONS, rng.choice((0, 0, 0, 1, 2, 3)))]
+    return [precondition_sentence(buying(c), way) for c, way in dict.fromkeys(told)]
 
 def notes(shop, task, rng):
     "What a bank might show for `task`: usually what its ware is sold as, among other sentences"

@@ -234,17 +234,17 @@ class Expert:
 @patch
 def act(self:Expert,
     admissible:list[str]|None, # Commands that would be accepted; None or empty if anything can be written
-    notes:Any,                 # Of the episode so far
+    memory:Any,                 # Of the episode so far
     skill_lines:list[str]=(),  # Sentences of the skills shown
 )->tuple[str, str]:            # Thought, command
     "What to think and do next"
-    self.can, self.notes = dict.fromkeys(admissible or ()), notes
+    self.can, self.memory = dict.fromkeys(admissible or ()), memory
     self.hints = self.heeds(skill_lines)
     return self.choice()
 
 # %% ../../nbs/envs/01_base.ipynb #2f879973
 @patch
-def notes(self:World, observation:str)->Any: # First observation of an episode
+def memory(self:World, observation:str)->Any: # First observation of an episode
     "Notes for a new episode; None shows the agent its plain history"
     return None
 
@@ -291,7 +291,7 @@ def experimenter(self:World, played:Iterable, said:Collection[str]=())->Callable
 class GeneratedWorld(World):
     "World of generated suites, `make(name, setting)`, and of files, `open(folder, setting)`"
     variants:dict # `env.variant` → setting
-    noted:type # Of its notes, made from a first observation
+    noted:type # Of its memory, made from a first observation
     shown:type # Of its experts
 
     def suites(self, config:Any)->tuple[list, list]: # ValueError for a variant that does not exist
@@ -303,7 +303,7 @@ class GeneratedWorld(World):
         train = [self.make(f'train-{i:03}', setting) for i in range(config.train_suites)]
         return train, [self.make(f'test-{i:03}', setting) for i in config.test_numbers]
 
-    def notes(self, observation:str)->Any:
+    def memory(self, observation:str)->Any:
         "What the agent has seen; None if no expert can read the task"
         seen = self.noted(observation)
         return seen if self.shown.reads(seen.task) else None

@@ -9,11 +9,11 @@ __all__ = ['DOORS', 'ROOMS', 'NEW', 'likelihood', 'Household', 'household', 'hou
 import random, re
 from copy import copy
 from fastcore.basics import patch
-from .notes import kind
+from .memory import kind
 from .scene import CATEGORIES, HOLDS, TOOLS, Game, Goal, abilities, build_scene
-from .ways import draw_way, draw_ways
+from .preconditions import draw_precondition, draw_preconditions
 from ..base import seeded, word_lists
-from ...skills.evidence import way_sentence
+from ...skills.evidence import precondition_sentence
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #34fc8c0b
 def _rates(text): # As `word_lists` reads it: `kitchen: cabinet 11.5 drawer 4.9`
@@ -150,13 +150,12 @@ class Household:
         name:str,                                      # The seed: the same name is the same household
         rooms:tuple[str, ...]=('kitchen', 'bedroom'),  # Of `kitchen`, `bedroom`, `living`, `bathroom`
         strength:float=.95,                            # Chance that a thing is at home; 0 scatters them
-        ways:bool=True,                                # Does it want steps before decisive commands?
+        preconditions:bool=True,                                # Does it want steps before decisive commands?
     ):
-        self.name = _plain(name)
-        self.rooms = rooms
+        self.name, self.rooms = _plain(name), rooms
         self.strength = strength
         rng = seeded('household', name)
-        self.layouts = {room: _furnish(room, rng) for room in self.rooms}
+        self.layouts = {room: _furnish(room, rng) for room in rooms}
         self.places = {room: [r.name for r in build_scene(layout, []).receptacles]
                        for room, layout in self.layouts.items()}
         self.homes = {} # Type of thing → room and receptacle
@@ -169,12 +168,14 @@ class Household:
         new = seeded('new goals', name)
         self.goals = {c: _choose_goals(self, c, daily) for c in CATEGORIES} # Pairs of `Goal` and room
         self.new_goals = {c: _new_goals(self, c, new) for c in CATEGORIES}  # None of them in `goals`
-        self.ways = draw_ways(self, seeded('ways', name)) if ways and strength else {} # Verb → command
+        self.preconditions = {} # Verb → command
+        if preconditions and strength:
+            self.preconditions = draw_preconditions(self, seeded('ways', name))
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #faf38f5a
 @patch
 def change(self:Household)->'Household':
-    "The household half-way through a year: it keeps a quarter of its things elsewhere, and has one other way"
+    "The household half-way through a year: a quarter of its things and one precondition are other ones"
     new = copy(self)
     rng = seeded('change', self.name)
     new.split_suffix = '.changed'
@@ -188,9 +189,9 @@ def change(self:Household)->'Household':
         avoid = {kind(home), *_NO_HOMES, *targets}
         free = [place for place in self.places[room] if kind(place) not in avoid]
         new.homes[thing] = room, rng.choice(free or [home])
-    if self.ways:
-        verb, way = rng.choice(sorted(self.ways.items()))
-        new.ways = self.ways | {verb: draw_way(self, verb, rng, way)}
+    if self.preconditions:
+        verb, command = rng.choice(sorted(self.preconditions.items()))
+        new.preconditions = self.preconditions | {verb: draw_precondition(self, verb, rng, command)}
     return new
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #463316e0
@@ -203,13 +204,13 @@ def hint(self:Household,
 
 
 @patch
-def way(self:Household,
+def precondition(self:Household,
     verb:str, # Of `DECISIVE`
 )->str: # '' where it has none
     "The true sentence about what a household wants before `verb`"
-    if verb not in self.ways:
+    if verb not in self.preconditions:
         return ''
-    return way_sentence(verb, self.ways[verb])
+    return precondition_sentence(verb, self.preconditions[verb])
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #c5e572c3
 @patch
@@ -264,7 +265,7 @@ def game(self:Household,
         things += [(thing, self._place_for(thing, room, goal, rng)) for _ in range(count)]
     scene = build_scene(self.layouts[room], things)
     task = goal.sentence(rng.randrange(2))
-    return Game(id, scene, goal, task=task, ways=tuple(self.ways.items()))
+    return Game(id, scene, goal, task=task, preconditions=tuple(self.preconditions.items()))
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #9127d04f
 @patch

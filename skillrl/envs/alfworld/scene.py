@@ -235,7 +235,7 @@ class Game:
     goal:Goal          # What wins
     category:str=''    # One of `CATEGORIES`
     task:str=''        # Goal sentence
-    ways:tuple=()      # Pairs of a verb and the command that a household wants before it
+    preconditions:tuple=()      # Pairs of a verb and the command that a household wants before it
 
     def __post_init__(self):
         if self.goal.category not in CATEGORIES:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from fastcore.basics import patch
 from ...core.trajectory import Step, Trajectory
-from .notes import _NAME, AlfworldNotes, kind, read_goal
+from .memory import _NAME, AlfworldMemory, kind, read_goal
 from .scene import CATEGORIES, ROUTER, TOOLS
-from .ways import DECISIVE
+from .preconditions import DECISIVE
 from ..base import seeded
 from ...skills.bank import Skill
 from ...skills.distillation import fact_skill, UNKNOWN, OfflineTeacher, origin
@@ -24,7 +24,7 @@ from ...skills.facts import Fact
 # %% ../../../nbs/envs/alfworld/06_teacher.ipynb #c6aa8712
 class _AlfworldReader(EpisodeReader):
     "Reads ALFWorld's episodes by its grammar"
-    categories, notes = tuple(CATEGORIES), AlfworldNotes
+    categories, memory = tuple(CATEGORIES), AlfworldMemory
     router = ROUTER
     sure = True
 
@@ -39,8 +39,8 @@ class _AlfworldReader(EpisodeReader):
 
     def found(self, t:Trajectory, wanted:Iterable[str]=())->dict[str, list]: # Receptacle to types, sorted
         "What an episode saw in each receptacle, as the house had it"
-        mine, known = set(), AlfworldNotes()
-        for step, _, known in replay(t, AlfworldNotes):
+        mine, known = set(), AlfworldMemory()
+        for step, _, known in replay(t, AlfworldMemory):
             names = _NAME.findall(step.action)
             if known.holding and len(names) == 2 and names[1] not in known.found:
                 mine.add((names[1], names[0]))
@@ -50,7 +50,7 @@ class _AlfworldReader(EpisodeReader):
     def room(self, t:Trajectory)->frozenset: # Receptacles the first observation lists
         "What tells the room of the episode `t` from others"
         first = t.steps[0].observation if t.steps else ''
-        return frozenset(AlfworldNotes(first).receptacles or [t.game or t.id])
+        return frozenset(AlfworldMemory(first).receptacles or [t.game or t.id])
 
 # %% ../../../nbs/envs/alfworld/06_teacher.ipynb #52100805
 # Verbs that change what they name
@@ -77,7 +77,7 @@ def order(self:_AlfworldReader, t:Trajectory)->tuple[str, ...]: # `('take', 'hea
 def time_left(self:_AlfworldReader, t:Trajectory)->int: # 0 if it never had it
     "Steps an episode had once it held what its goal names"
     wanted = self.needs(t)[:1]
-    for i, (_, _, known) in enumerate(replay(t, AlfworldNotes)):
+    for i, (_, _, known) in enumerate(replay(t, AlfworldMemory)):
         if known.holding and kind(known.holding) in wanted:
             return len(t) - i
     return 0
@@ -109,7 +109,7 @@ _forms = re.compile(rf'look|inventory|(?:go to|open|close|examine|use|toggle|sli
                     rf'(?:move|put) {_a} (?:to|in/on|in|on)|(?:clean|heat|cool|slice) {_a} with) {_a}')
 
 @patch
-def form(self:_AlfworldReader, step:Step, known:AlfworldNotes)->str: # `take a thing from a place`
+def form(self:_AlfworldReader, step:Step, known:AlfworldMemory)->str: # `take a thing from a place`
     "A command without its names"
     if not step.action:
         return 'say nothing'
@@ -126,7 +126,7 @@ _AlfworldReader.reasons = dict( # Word to what was wrong and what to do instead
     other=('it was not on offer', 'choose among the actions listed'))
 
 # %% ../../../nbs/envs/alfworld/06_teacher.ipynb #1d6b47f4
-def _wrong_place(verb:str, places:set, known:AlfworldNotes)->str: # '' if the place was right
+def _wrong_place(verb:str, places:set, known:AlfworldMemory)->str: # '' if the place was right
     "The key of `reasons` for what kept a command from the places that it names"
     if verb == 'go':
         return 'there' if known.place in places else ''
@@ -137,7 +137,7 @@ def _wrong_place(verb:str, places:set, known:AlfworldNotes)->str: # '' if the pl
     return 'shut' if places & known.closed else ''
 
 @patch
-def reason(self:_AlfworldReader, step:Step, known:AlfworldNotes)->str: # A key of `reasons`
+def reason(self:_AlfworldReader, step:Step, known:AlfworldMemory)->str: # A key of `reasons`
     "Why the command of `step` was refused"
     if self.form(step, known) == UNKNOWN:
         return 'other'
@@ -175,7 +175,7 @@ def attempts(self:_AlfworldReader, t:Trajectory)->list[Attempt]: # One, for the 
     if category not in DECISIVE:
         return []
     found = Attempt(DECISIVE[category])
-    for step, _, known in replay(t, AlfworldNotes):
+    for step, _, known in replay(t, AlfworldMemory):
         held = known.holding
         if not held or kind(held) != thing or not _is_there(known, category, target):
             continue
@@ -200,7 +200,7 @@ def explorer(
         goal = read_goal(episode.task)
         if goal is None:
             return []
-        places = AlfworldNotes(episode.first).receptacles
+        places = AlfworldMemory(episode.first).receptacles
         room = frozenset(places)
         order = seeded('explore', episode.task, len(looked)).sample(sorted(room), len(room))
         chosen = sorted(order, key=lambda place: looked[room, place])[:_PLACES]

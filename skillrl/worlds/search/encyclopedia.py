@@ -15,7 +15,7 @@ from itertools import product
 from typing import NamedTuple
 from ...envs.base import seeded
 from .engine import MAX_TURNS, SearchEngine, SearchEnv, SearchQuestion
-from ...skills.evidence import way_sentence
+from ...skills.evidence import precondition_sentence
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #1e2455ea
 _NAME_STARTS = '''Bal Cor Dar El Fen Gar Hol Is Jor Kel Lor Mar Nor Os Per Quel Ros Sil Tor Ul Ver Wes
@@ -235,14 +235,14 @@ def _drawn_habits(rng:random.Random)->dict[str, _Habit]: # Kind of article → h
 COVERS = tuple('contents cover foreword glossary index key legend preface'.split())
 _COVERED = 2 # Kinds of articles that lie under one
 
-def _drawn_ways(rng:random.Random)->dict[str, str]: # Kind of article → one of `COVERS`
+def _drawn_preconditions(rng:random.Random)->dict[str, str]: # Kind of article → one of `COVERS`
     "What is to be opened before articles of a kind tell all"
     covered = rng.sample(ARTICLE_KINDS, _COVERED)
     return {kind: rng.choice(COVERS) for kind in covered}
 
 def before(kind:str, cover:str)->str:
     "The sentence that says what to open before articles of `kind`"
-    return way_sentence(kind, f'search {kind} {cover}')
+    return precondition_sentence(kind, f'search {kind} {cover}')
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #c04a734a
 class Encyclopedia:
@@ -250,13 +250,14 @@ class Encyclopedia:
     def __init__(self,
         name:str, # The seed: the same name is the same encyclopedia
         sizes:dict[str, int]=_SIZES, # Kind → articles, four or more of each
-        ways:bool=True, # Do some kinds of articles lie under a cover?
+        preconditions:bool=True, # Do some kinds of articles lie under a cover?
     ):
         self.name = name
         self.names = _article_names(sizes, seeded('names', name))
         self.rivers = _drawn_names(40, seeded('rivers', name))
         self.habits = _drawn_habits(seeded('habits', name))
-        self.ways = _drawn_ways(seeded('ways', name)) if ways else {} # Kind → cover
+        rng = seeded('ways', name)
+        self.preconditions = _drawn_preconditions(rng) if preconditions else {} # Kind → cover
         rng = seeded('facts', name)
         self.truth = { # (kind, name) → field → value
             (kind, each): {field.name: rng.choice(self.values(field)) for field in fields_of(kind)}
@@ -306,7 +307,7 @@ def documents(self:Encyclopedia)->list[str]: # Contents of each
 def hints(self:Encyclopedia)->list[str]:
     "The true sentences about all kinds of articles: where to look, and what to open before"
     pages = [f'Look for {kind} in {habit.true[0]}.' for kind, habit in self.habits.items()]
-    return pages + [before(kind, cover) for kind, cover in self.ways.items()]
+    return pages + [before(kind, cover) for kind, cover in self.preconditions.items()]
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #5b1bdf40
 _COVER = re.compile(rf'"?({"|".join(ARTICLE_KINDS)}) ({"|".join(COVERS)})(?:"\n.*)?', re.S | re.I)
@@ -329,7 +330,7 @@ def _as_covered(contents):
 @dataclass(eq=False, repr=False)
 class _CoverEngine(SearchEngine):
     "An engine whose articles tell all only after their cover was opened"
-    ways:dict|tuple = () # Kind of article → its cover
+    preconditions:dict|tuple = () # Kind of article → its cover
 
 @patch
 def find(self:_CoverEngine, query:str)->list[tuple[str, float]]: # Contents and score
@@ -339,7 +340,7 @@ def find(self:_CoverEngine, query:str)->list[tuple[str, float]]: # Contents and 
         self.turns -= 1
         return [('"{0} {1}"\nThis is the {1} of every {0}.'.format(*cover), 1.)]
     opened = dict(filter(None, map(read_cover, self.seen)))
-    shut = {kind for kind, cover in dict(self.ways).items() if opened.get(kind) != cover}
+    shut = {kind for kind, cover in dict(self.preconditions).items() if opened.get(kind) != cover}
     found = super(_CoverEngine, self).find(query)
     return [(_as_covered(page) if read_page(page).kind in shut else page, score)
             for page, score in found]
@@ -347,7 +348,7 @@ def find(self:_CoverEngine, query:str)->list[tuple[str, float]]: # Contents and 
 MAX_STEPS = MAX_TURNS + 3 # Three covers
 
 class EncyclopediaEnv(SearchEnv):
-    "Questions about one encyclopedia, whose `ways` are among the settings"
+    "Questions about one encyclopedia, whose `preconditions` are among the settings"
     def start(self, game:SearchQuestion)->SearchEngine:
         "Engine for one question"
         return _CoverEngine(game, self.retriever, MAX_TURNS, **self.settings)

@@ -38,7 +38,7 @@ def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->State
     "What is believed of a field, and the page that tells it; when `sure`, what two pages or a hint speak for"
     hint = self.advice(self.hints, kind)
     votes = Counter()
-    told = self.notes.told(kind, name, field)
+    told = self.memory.told(kind, name, field)
     for fact in told:
         votes[fact.value] += len(PAGES) if fact.page == hint else 1
     value = max(votes, key=votes.get, default='')
@@ -61,17 +61,17 @@ def progress(self:SearchExpert)->list[Statement]: # As `_followed` gives them
     quick = self._followed(False)
     _, subjects, fields = self.asked
     unknown = max(len(subjects), len(fields)) - sum(fact.value != '' for fact in sure)
-    return sure if unknown < MAX_TURNS - self.notes.turns else quick
+    return sure if unknown < MAX_TURNS - self.memory.turns else quick
 
 # %% ../../../nbs/worlds/search/05_expert.ipynb #ba841bbe
 @patch
 def _queries(self:SearchExpert, kind, name):
     "Searches for an article, the best first"
     hint = self.advice(self.hints, kind)
-    seen = self.notes.pages.get((kind, name), ())
+    seen = self.memory.pages.get((kind, name), ())
     unread = [page for page in PAGES if page not in seen]
     first = [f'{name} {hint}'] if hint else []
-    tried = set(self.notes.queries)
+    tried = set(self.memory.queries)
     rest = [name, *[f'{name} {page}' for page in self.rng.sample(unread, len(unread))]]
     return [query for query in first + rest if query not in tried]
 
@@ -79,10 +79,10 @@ def _queries(self:SearchExpert, kind, name):
 @patch
 def _cover(self:SearchExpert, kind):
     "The cover to open before articles of `kind`; '' if one lies open that may do, or nothing is left to try"
-    silent = self.notes.covered(kind, False)
+    silent = self.memory.covered(kind, False)
     told = self.hints.get('before', ())
     left = [cover for of, cover in told if of == kind and cover not in silent]
-    if self.notes.covers.get(kind) in left:
+    if self.memory.covers.get(kind) in left:
         return ''
     return next((cover for cover in left if silent or self.believes((kind, cover))), '')
 
@@ -99,7 +99,7 @@ def _answer(self:SearchExpert, answer, because='it may be anything'):
 @patch
 def _guess(self:SearchExpert):
     "An answer where the evidence does not suffice"
-    told = [fact.value for fact in self.notes.facts if fact.field == self.asked.fields[-1]]
+    told = [fact.value for fact in self.memory.facts if fact.field == self.asked.fields[-1]]
     if len(self.asked.subjects) > 1:
         return min(self._followed(False), key=_year).name
     return self.rng.choice(told) if told else self.asked.subjects[0]
@@ -133,7 +133,7 @@ def choice(self:SearchExpert)->tuple[str, str]: # Thought, action
     is_chain = len(self.asked.subjects) == 1
     last = ''.join(read[-1:]) if is_chain else ''
     wanted = next((fact for fact in found if not fact.value), None)
-    if wanted and self.notes.turns < MAX_TURNS - 1:
+    if wanted and self.memory.turns < MAX_TURNS - 1:
         return self._search(wanted[:2], last)
     if wanted:
         return self._answer(self._guess())

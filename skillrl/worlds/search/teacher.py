@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
 from .encyclopedia import ARTICLE_FIELDS, COVERS, Statement, fields_of
-from .notes import SearchNotes
+from .memory import SearchMemory
 from .questions import COMPARED, kinds_along, read_question
 from .engine import CATEGORIES, inside, projected
 from ...skills.bank import Skill
@@ -21,18 +21,18 @@ from ...skills.facts import Fact
 from ...core.trajectory import Trajectory
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #6b5f3752
-def _notes_of(t:Trajectory)->SearchNotes: # Its `plan` is None for questions of other sources
+def _memory_of(t:Trajectory)->SearchMemory: # Its `plan` is None for questions of other sources
     "What an episode had read at its end"
-    notes = SearchNotes(t.task)
+    memory = SearchMemory(t.task)
     for step, after, _ in replay(t):
-        notes.see(step.action, after)
-    return notes
+        memory.see(step.action, after)
+    return memory
 
-def _right(t, notes):
+def _right(t, memory):
     "What the answer of a won chain says about the facts that end in it"
     answer = inside('answer', projected(t.steps[-1].action)) if t.success and t.steps else None
-    last = notes.plan.fields[-1]
-    told = [fact for fact in notes.facts if fact.field == last and fact.value == answer]
+    last = memory.plan.fields[-1]
+    told = [fact for fact in memory.facts if fact.field == last and fact.value == answer]
     return {fact[:3]: answer for fact in told}
 
 def _truths(facts:Iterable[Statement])->dict[tuple, str]: # (kind, name, field) → value that two pages tell
@@ -62,20 +62,20 @@ def _page_records(
     trajs:list[Trajectory],
 )->dict[str, _PageRecord]: # Kind of article → record
     "The records of all kinds that episodes read about"
-    read = [(t, _notes_of(t)) for t in trajs]
-    read = [(t, notes) for t, notes in read if notes.plan]
-    facts = dict.fromkeys(fact for _, notes in read for fact in notes.facts)
+    read = [(t, _memory_of(t)) for t in trajs]
+    read = [(t, memory) for t, memory in read if memory.plan]
+    facts = dict.fromkeys(fact for _, memory in read for fact in memory.facts)
     known = _truths(facts)
-    for t, notes in read:
-        known |= _right(t, notes)
+    for t, memory in read:
+        known |= _right(t, memory)
     records = defaultdict(_PageRecord)
     for fact in facts:
         if fact[:3] in known:
             record = records[fact.kind]
             told = record.true if fact.value == known[fact[:3]] else record.false
             told[fact.page] += 1
-    for t, notes in read:
-        for kind in records.keys() & kinds_along(notes.plan):
+    for t, memory in read:
+        for kind in records.keys() & kinds_along(memory.plan):
             records[kind].shown_by.append(t)
     return records
 
@@ -105,21 +105,21 @@ def occasion(self:SearchReader, what:str)->str: # `what`: a kind of article
     return f'The question needs {told} of a {named}, or asks {COMPARED[what].lower()}.'
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #abc5c2ee
-def _attempt(notes:SearchNotes, kind:str)->Attempt:
+def _attempt(memory:SearchMemory, kind:str)->Attempt:
     "What an episode shows of the covers before articles of `kind`"
     def steps(covers:Iterable[str])->list[str]:
         return [f'search {kind} {cover}'.strip() for cover in covers]
-    opened = [f'search {kind} {cover}' for cover in notes.covered(kind, True) if cover]
-    shut = steps(notes.covered(kind, False))
+    opened = [f'search {kind} {cover}' for cover in memory.covered(kind, True) if cover]
+    shut = steps(memory.covered(kind, False))
     return Attempt(kind, ''.join(opened[-1:]), shut, steps(COVERS))
 
 @patch
 def attempts(self:SearchReader, t:Trajectory)->list[Attempt]: # One for each kind of article it needs
     "What the episode `t` shows of the covers before articles"
-    notes = _notes_of(t)
-    if not notes.plan:
+    memory = _memory_of(t)
+    if not memory.plan:
         return []
-    return [_attempt(notes, kind) for kind in dict.fromkeys(self.needs(t))]
+    return [_attempt(memory, kind) for kind in dict.fromkeys(self.needs(t))]
 
 @patch
 def room(self:SearchReader, t:Trajectory)->frozenset: # All of an encyclopedia is one

@@ -10,7 +10,7 @@ from fastcore.basics import patch
 from ...envs.base import Expert
 from .engine import BUY
 from .goals import shop_category
-from .notes import read_request, title_word
+from .memory import read_request, title_word
 from .shop import buying, DETAIL_PAGES
 from ...skills.facts import facts_in
 
@@ -21,19 +21,19 @@ def read_hints(
                                                       # purchases and two pages to see
     "What skills say about a shop; of two words or sizes that differ the first counts"
     words, sizes = {}, {}
-    ways = []
+    preconditions = []
     for fact in (fact for line in lines for fact in facts_in(line.lower())):
         pages = fact.value.split(', ')
         if fact.kind == 'before' and len(pages) == 2:
-            ways.append((fact.about, *pages))
+            preconditions.append((fact.about, *pages))
         elif fact.kind == 'name' and fact.about.startswith('size '):
             sizes.setdefault(fact.about.removeprefix('size '), fact.value)
         elif fact.kind == 'name':
             words.setdefault(fact.about, fact.value)
-    return words, sizes, ways
+    return words, sizes, preconditions
 
 # %% ../../../nbs/worlds/webshop/07_expert.ipynb #00ca90f0
-_WAYS = dict(search='search', results='choose', product='inspect', details='back') # Page → method
+_METHODS = dict(search='search', results='choose', product='inspect', details='back') # Page → method
 
 class ShopExpert(Expert):
     "Demonstrator that sees what the agent sees"
@@ -41,7 +41,7 @@ class ShopExpert(Expert):
 
     def choice(self)->tuple[str, str]:
         "What suits the page that is open"
-        return getattr(self, _WAYS[self.notes.kind])()
+        return getattr(self, _METHODS[self.memory.kind])()
 
     def back(self)->tuple[str, str]:
         "Leave a page of details"
@@ -51,7 +51,7 @@ class ShopExpert(Expert):
 @patch
 def word(self:ShopExpert)->str: # '' if it is not known
     "What is wanted, as this shop calls it"
-    known = [word for word, said in self.notes.sold_as.items() if said == self.asked.query]
+    known = [word for word, said in self.memory.sold_as.items() if said == self.asked.query]
     return known[0] if known else self.advice(self.hints[0], self.asked.query)
 
 @patch
@@ -59,14 +59,14 @@ def written(self:ShopExpert, axis:str, value:str)->str: # '' if it is not known
     "How this shop writes a value of the request"
     if axis != 'size' or value.startswith('fit '):
         return value
-    known = [written for written, size in self.notes.sizes.items() if size == value]
+    known = [written for written, size in self.memory.sizes.items() if size == value]
     return known[0] if known else self.advice(self.hints[1], value)
 
 @patch
 def search(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Search for the word, or for what else is known"
     word, values = self.word(), [self.written(*option) for option in self.asked.options.items()]
-    if word and any(word in query for query in self.notes.queries[-1:]): # It did not help
+    if word and any(word in query for query in self.memory.queries[-1:]): # It did not help
         return f'{self.asked.query} {word}', f'search[{word}]'
     words = filter(None, [word, *self.asked.attributes, *values])
     return f'{self.asked.query} {word or "unknown"}', f'search[{" ".join(words)}]'
@@ -75,16 +75,16 @@ def search(self:ShopExpert)->tuple[str, str]: # Thought, command
 @patch
 def choose(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Open a product, or look further"
-    word, offers = self.word(), self.notes.offers()
+    word, offers = self.word(), self.memory.offers()
     named = [product for product in offers if product.word == word]
-    searched = bool(word) and word in self.notes.queries[-1].split()
-    known = word in self.notes.sold_as
+    searched = bool(word) and word in self.memory.queries[-1].split()
+    known = word in self.memory.sold_as
     if word and not named and not searched:
         return f'{self.asked.query} {word}', 'click[back to search]'
     if named or offers and not known:
         best = (named or offers)[0]
         return f'open {best.word} {best.asin}', f'click[{best.asin}]'
-    if self.notes.listed:
+    if self.memory.listed:
         return 'next', 'click[next >]'
     return 'search', 'click[back to search]'
 
@@ -92,9 +92,9 @@ def choose(self:ShopExpert)->tuple[str, str]: # Thought, command
 @patch
 def inspect(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Look up, choose an option, buy, or leave"
-    notes, word = self.notes, title_word(self.notes.title)
-    looked_up = notes.opened in notes.features
-    sold_as = notes.sold_as.get(word, self.asked.query if word == self.word() else '')
+    memory, word = self.memory, title_word(self.memory.title)
+    looked_up = memory.opened in memory.features
+    sold_as = memory.sold_as.get(word, self.asked.query if word == self.word() else '')
     if not sold_as and not looked_up:
         return 'see features', 'click[features]'
     if sold_as != self.asked.query:
@@ -103,9 +103,9 @@ def inspect(self:ShopExpert)->tuple[str, str]: # Thought, command
         written = self.written(axis, value)
         if not written and not looked_up:
             return 'see features', 'click[features]'
-        if written not in [*notes.options(), *notes.chosen]:
+        if written not in [*memory.options(), *memory.chosen]:
             return f'no {value}', 'click[< prev]'
-        if written not in notes.chosen:
+        if written not in memory.chosen:
             means = value if written == value else f'{value} {written}'
             return f'choose {means}', f'click[{written}]'
     if looked_up and self.lacks():
@@ -115,25 +115,25 @@ def inspect(self:ShopExpert)->tuple[str, str]: # Thought, command
 @patch
 def lacks(self:ShopExpert)->list[str]:
     "Attributes of the request that the features of the product that is open do not name"
-    told = self.notes.features[self.notes.opened]
+    told = self.memory.features[self.memory.opened]
     return [wish for wish in self.asked.attributes if wish not in told]
 
 # %% ../../../nbs/worlds/webshop/07_expert.ipynb #c6636521
 @patch
 def buy(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Buy, or do what skills want before"
-    notes = self.notes
-    refused = BUY.lower() in notes.did
-    if BUY in notes.parts:
+    memory = self.memory
+    refused = BUY.lower() in memory.did
+    if BUY in memory.parts:
         return 'buy', 'click[buy now]'
     here = buying(shop_category(self.asked.query))
     told = [hint for hint in self.hints[2]
-            if hint[0] == here and ', '.join(hint[1:]) not in notes.gone]
+            if hint[0] == here and ', '.join(hint[1:]) not in memory.met]
     for what, first, then in told:
         if refused or self.believes((what, first, then)):
-            last = next((page for page in reversed(notes.did) if page in DETAIL_PAGES), '')
+            last = next((page for page in reversed(memory.did) if page in DETAIL_PAGES), '')
             page = then if first == f'see {last}' else first
             return f'before {what} {first} {then}', f'click[{page.removeprefix("see ")}]'
     if refused:
-        return f'leave {title_word(notes.title)}', 'click[< prev]'
+        return f'leave {title_word(memory.title)}', 'click[< prev]'
     return 'buy', 'click[buy now]'

@@ -12,24 +12,24 @@ from fastcore.basics import patch
 from ...core.trajectory import Step, Trajectory
 from .engine import BUY
 from .goals import CATEGORIES, shop_category
-from .notes import ShopNotes, title_word
-from .shop import buying, WAYS
+from .memory import ShopMemory, title_word
+from .shop import buying, PRECONDITIONS
 from ...skills.bank import Mistake, Skill
 from ...skills.distillation import fact_skill, OfflineTeacher, origin
 from ...skills.evidence import Attempt, EpisodeReader, replay
 from ...skills.facts import Fact
 
 # %% ../../../nbs/worlds/webshop/08_teacher.ipynb #087bfe4f
-def _notes_at_end(t:Trajectory)->ShopNotes|None: # None for requests of other shops
+def _memory_at_end(t:Trajectory)->ShopMemory|None: # None for requests of other shops
     "What the customer had seen when the episode `t` ended"
-    notes = ShopNotes(t.steps[0].observation if t.steps else '')
-    if notes.request is None:
+    memory = ShopMemory(t.steps[0].observation if t.steps else '')
+    if memory.request is None:
         return None
     for step, after, _ in replay(t):
-        bought = step.action == 'click[buy now]' and bool(notes.title)
+        bought = step.action == 'click[buy now]' and bool(memory.title)
         if not bought: # The last page names neither title nor options
-            notes.see(step.action, after)
-    return notes
+            memory.see(step.action, after)
+    return memory
 
 def bought(t:Trajectory)->bool:
     "Did the episode end with a purchase?"
@@ -69,17 +69,17 @@ def _counted(
     return records
 
 # %% ../../../nbs/worlds/webshop/08_teacher.ipynb #ae1bc969
-def _word_claims(t:Trajectory, notes:ShopNotes)->tuple: # Claims are (what customers say, word)
+def _word_claims(t:Trajectory, memory:ShopMemory)->tuple: # Claims are (what customers say, word)
     "What an episode says about words, for `_counted`"
-    told = {(said, word) for word, said in notes.sold_as.items()}
-    tried = {(notes.request.query, title_word(notes.title))} if bought(t) else set()
+    told = {(said, word) for word, said in memory.sold_as.items()}
+    tried = {(memory.request.query, title_word(memory.title))} if bought(t) else set()
     return t, told, tried if t.success else set(), tried if t.reward == 0 else set()
 
-def _size_claims(t:Trajectory, notes:ShopNotes)->tuple: # Claims are (size, how it is written)
+def _size_claims(t:Trajectory, memory:ShopMemory)->tuple: # Claims are (size, how it is written)
     "What an episode says about sizes, for `_counted`"
-    told = {(size, written) for written, size in notes.sizes.items()}
-    asked = notes.request.options.get('size', 'fit')
-    chosen = [value for value in notes.chosen if value.startswith('fit ')]
+    told = {(size, written) for written, size in memory.sizes.items()}
+    asked = memory.request.options.get('size', 'fit')
+    chosen = [value for value in memory.chosen if value.startswith('fit ')]
     known = bought(t) and t.success and not asked.startswith('fit')
     return t, told, {(asked, written) for written in chosen[-1:] if known}, set()
 
@@ -106,13 +106,13 @@ class ShopReader(EpisodeReader):
 @patch
 def tell(self:ShopReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
     "What things are called and how sizes are written, for all that a page or a purchase has shown"
-    read = [(t, _notes_at_end(t)) for t in trajs]
-    read = [(t, notes) for t, notes in read if notes]
+    read = [(t, _memory_at_end(t)) for t in trajs]
+    read = [(t, memory) for t, memory in read if memory]
     words = _best_supported(_counted(_word_claims(*pair) for pair in read))
     sizes = _best_supported(_counted(_size_claims(*pair) for pair in read))
-    for t, notes in read:
-        needed = [words.get(notes.request.query)]
-        needed += [sizes.get(value) for value in notes.request.options.values()]
+    for t, memory in read:
+        needed = [words.get(memory.request.query)]
+        needed += [sizes.get(value) for value in memory.request.options.values()]
         for _, record in filter(None, needed):
             record.asked_by.append(t)
     skills = [_skill(f'What {said} are sold as', Fact('name', said, word), f'The request is for {said}.',
@@ -141,26 +141,26 @@ def form(self:ShopReader,
 @patch
 def needs(self:ShopReader, t:Trajectory)->tuple[str, ...]: # Empty for requests of generated shops
     "What an episode had to find"
-    return () if _notes_at_end(t) else super(ShopReader, self).needs(t)
+    return () if _memory_at_end(t) else super(ShopReader, self).needs(t)
 
 # %% ../../../nbs/worlds/webshop/08_teacher.ipynb #398d8ec4
 @patch
 def attempts(self:ShopReader, t:Trajectory)->list[Attempt]: # One, in generated shops
     "What the episode `t` shows of the way to its purchase"
-    end = _notes_at_end(t)
+    end = _memory_at_end(t)
     if not end:
         return []
     asked = end.request.query
     worthless = title_word(end.title) if bought(t) and not t.reward else ''
-    found = Attempt(buying(shop_category(asked)), might=WAYS)
-    for step, _, notes in replay(t, ShopNotes):
-        word = title_word(notes.title)
+    found = Attempt(buying(shop_category(asked)), might=PRECONDITIONS)
+    for step, _, memory in replay(t, ShopMemory):
+        word = title_word(memory.title)
         right = word != worthless and end.sold_as.get(word, asked) == asked
-        tried = notes.gone or step.action == 'click[buy now]'
-        if notes.kind == 'product' and right and notes.shut and tried:
-            found.shut += notes.shut
-            if BUY in notes.parts:
-                found.opened = next((way for way in notes.gone if way not in notes.shut), '')
+        tried = memory.met or step.action == 'click[buy now]'
+        if memory.kind == 'product' and right and memory.shut and tried:
+            found.shut += memory.shut
+            if BUY in memory.parts:
+                found.opened = next((way for way in memory.met if way not in memory.shut), '')
                 break
     return [found]
 
