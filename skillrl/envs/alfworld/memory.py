@@ -70,9 +70,9 @@ _SHUT = re.compile(rf'The ({_N}) is closed\.')
 @patch
 def read_listing(self:AlfworldMemory, observation:str)->None:
     "Take in what `observation` says some receptacle holds, or that it is shut"
-    held, shut = _HELD.search(observation), _SHUT.search(observation)
-    if held:
-        *places, thing, names = held.groups()
+    contents, door = _HELD.search(observation), _SHUT.search(observation)
+    if contents:
+        *places, thing, names = contents.groups()
         things = _NAME.findall(names)
         for receptacle in filter(None, places):
             self._list(receptacle)
@@ -81,9 +81,9 @@ def read_listing(self:AlfworldMemory, observation:str)->None:
             self.found.setdefault(receptacle, tuple(things))
         if thing:
             self.inside[thing] = things
-    elif shut:
-        self._list(shut[1])
-        self.closed.add(shut[1])
+    elif door:
+        self._list(door[1])
+        self.closed.add(door[1])
 
 @patch
 def _list(self:AlfworldMemory, receptacle): # Keep one that the first observation did not name
@@ -94,9 +94,9 @@ def _list(self:AlfworldMemory, receptacle): # Keep one that the first observatio
 _UNDOES = dict(heat='cool', cool='heat')
 
 @patch
-def _read_deed(self:AlfworldMemory, action, said):
+def _read_deed(self:AlfworldMemory, action, sentence):
     "Take in a sentence about ourselves, which followed `action`"
-    match said.split(' ', 2)[1], _NAME.findall(said):
+    match sentence.split(' ', 2)[1], _NAME.findall(sentence):
         case 'arrive', _ if action.startswith('go to '):
             self.place = action.removeprefix('go to ')
         case 'close', names:
@@ -105,11 +105,11 @@ def _read_deed(self:AlfworldMemory, action, said):
             self.holding = thing
             self.contents = {r: [o for o in things if o != thing] for r, things in self.contents.items()}
         case 'move' | 'put', [thing, receptacle]:
-            self.holding, held = '', self.contents.get(receptacle, [])
-            self.contents[receptacle] = list(dict.fromkeys([*held, thing]))
-        case 'are', names if 'carrying' in said:
+            self.holding, contents = '', self.contents.get(receptacle, [])
+            self.contents[receptacle] = list(dict.fromkeys([*contents, thing]))
+        case 'are', names if 'carrying' in sentence:
             self.holding = ''.join(names[:1])
-        case 'are', names if 'facing' in said:
+        case 'are', names if 'facing' in sentence:
             for receptacle in names:
                 self._list(receptacle)
                 self._beside[receptacle] = names
@@ -162,8 +162,8 @@ def unsearched(self:AlfworldMemory)->list[str]: # Names, as the room listed them
 @patch
 def state(self:AlfworldMemory)->tuple: # Hashable
     "What is known so far; equal to an earlier one if nothing new was learnt since"
-    def settled(known:dict)->frozenset:
-        return frozenset((name, tuple(sorted(things))) for name, things in known.items())
+    def settled(table:dict)->frozenset:
+        return frozenset((name, tuple(sorted(things))) for name, things in table.items())
     return (self.holding, settled(self.contents), settled(self.inside), settled(self.done),
             frozenset(self.closed))
 
@@ -171,9 +171,9 @@ def state(self:AlfworldMemory)->tuple: # Hashable
 def _action_lines(admissible, memory):
     "What may be done, sorted for the prompt: searched places, new places, the rest"
     places = [a.removeprefix('go to ') for a in admissible if a.startswith('go to ')]
-    searched = [place for place in places if place in memory.contents]
+    old = [place for place in places if place in memory.contents]
     new = [place for place in places if place not in memory.contents]
-    for word, some in (('Searched', searched), ('New', new)):
+    for word, some in (('Searched', old), ('New', new)):
         if some:
             yield f'{word}: go to ' + ', '.join(some)
     passive = 'go to ', 'examine'
@@ -184,9 +184,9 @@ def _action_lines(admissible, memory):
 def _knowledge_lines(task, memory):
     goal = read_goal(task)
     kinds = dict.fromkeys(goal[1:]) if goal else ()
-    seen = [f'{thing} in {r}' for kind in kinds for thing, r in memory.where(kind)]
-    if seen:
-        yield 'Seen: ' + ', '.join(seen)
+    sightings = [f'{thing} in {r}' for kind in kinds for thing, r in memory.where(kind)]
+    if sightings:
+        yield 'Seen: ' + ', '.join(sightings)
     words = sorted(memory.done.get(memory.holding, ())) if memory.holding else []
     yield ' '.join(['Holding:', *words, memory.holding or 'nothing'])
 
@@ -203,8 +203,8 @@ def lines(self:AlfworldMemory,
     recent = history[max(0, len(history) - history_length):]
     did = []
     for action, answer in recent:
-        refused = ' Nothing happens.' if answer.startswith('Nothing') else ''
-        did.append(f'Did: {action}{refused}')
+        refusal = ' Nothing happens.' if answer.startswith('Nothing') else ''
+        did.append(f'Did: {action}{refusal}')
     now = observation if history else 'You are in the middle of a room.'
-    known = _knowledge_lines(task, self)
-    return [*_action_lines(admissible, self), *known, *did, f'Now: {now}']
+    knowledge = _knowledge_lines(task, self)
+    return [*_action_lines(admissible, self), *knowledge, *did, f'Now: {now}']

@@ -22,15 +22,15 @@ def decided_at(
     house:Any, # A `Household`
 )->dict[str, tuple]: # Verb → room and receptacle
     "Where a house gives its decisive commands"
-    found = {}
+    where = {}
     for verb, tool in TOOLS.items():
         for room, places in house.places.items():
             if f'{tool} 1' in places:
-                found[verb] = room, f'{tool} 1'
+                where[verb] = room, f'{tool} 1'
     room, home = house.homes.get('desklamp', ('', ''))
     if home:
-        found['use'] = room, home
-    return found
+        where['use'] = room, home
+    return where
 
 # %% ../../../nbs/envs/alfworld/03_preconditions.ipynb #911e9e38
 def precondition_choices(
@@ -41,8 +41,8 @@ def precondition_choices(
     room, place = decided_at(house)[verb]
     places = house.places[room]
     single = Counter(map(kind, places))
-    passed = [f'go to {p}' for p in places if single[kind(p)] == 1 and p != place]
-    choices = [[f'examine {place}'], ['inventory'], ['look'], passed]
+    arrivals = [f'go to {p}' for p in places if single[kind(p)] == 1 and p != place]
+    choices = [[f'examine {place}'], ['inventory'], ['look'], arrivals]
     if verb not in ('use', 'clean'):
         choices += [[f'open {place}'], [f'close {place}']]
     return choices
@@ -84,9 +84,9 @@ def reset(self:PreconditionEngine)->str: # First observation
 @patch
 def options(self:PreconditionEngine)->dict: # Command → effect and its arguments
     "Every command that would be accepted now"
-    found = super(PreconditionEngine, self).options()
+    options = super(PreconditionEngine, self).options()
     missing = {verb for verb, step in self.game.preconditions if step not in self.since}
-    return {command: effect for command, effect in found.items()
+    return {command: effect for command, effect in options.items()
             if command.partition(' ')[0] not in missing}
 
 @patch

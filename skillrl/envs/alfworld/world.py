@@ -34,8 +34,8 @@ def _sections(problem): # Text of the facts at the start, and of the goal
     return text.split('(:init', 1)[1].split('(:goal', 1)
 
 def _pddl_facts(init): # Arguments of the facts that hold at the start, by predicate
-    found = re.findall(r'\((?!distance\b)(\w+)((?:\s+[^\s()]+)+)\s*\)', init)
-    return defaultdict(list, groupby(found, 0, lambda fact: fact[1].split()))
+    facts = re.findall(r'\((?!distance\b)(\w+)((?:\s+[^\s()]+)+)\s*\)', init)
+    return defaultdict(list, groupby(facts, 0, lambda fact: fact[1].split()))
 
 def _pddl_ids(facts): # Ids of things, receptacles and locations
     return {x for rows in facts.values() for row in rows for x in row if '_bar_' in x}
@@ -46,10 +46,10 @@ def _printed_names(
     "What the engine calls each thing, receptacle and location"
     ids = sorted(ids)
     types = {x: x.split('_bar_')[0] + ('basin' if 'basin' in x else '') for x in ids}
-    left, names = Counter(types.values()), {}
+    numbers, names = Counter(types.values()), {}
     for x in ids:
-        names[x] = f'{types[x]} {left[types[x]]}'
-        left[types[x]] -= 1
+        names[x] = f'{types[x]} {numbers[types[x]]}'
+        numbers[types[x]] -= 1
     return names
 
 # %% ../../../nbs/envs/alfworld/07_world.ipynb #7095a58d
@@ -66,8 +66,8 @@ class _Facts:
         ids = {name: {x for x, *_ in rows} for name, rows in self.rows.items()}
         self.ids = defaultdict(set, ids)
         self.names = _printed_names(_pddl_ids(self.rows))
-        typed = self.rows['receptacletype'] + self.rows['objecttype']
-        self.types = {x: _bare(type) for x, type in typed}
+        pairs = self.rows['receptacletype'] + self.rows['objecttype']
+        self.types = {x: _bare(type) for x, type in pairs}
 
     def name(self, x:str)->str:
         return self.names.get(x, x + ' ')
@@ -86,27 +86,27 @@ def _by_first(rows): # First arguments → second arguments
 
 # %% ../../../nbs/envs/alfworld/07_world.ipynb #99fa58f3
 def _receptacles(facts):
-    openable, opened = facts.ids['openable'], facts.ids['opened']
-    found = []
+    openable, open_ids = facts.ids['openable'], facts.ids['opened']
+    receptacles = []
     for x, at in sorted(facts.rows['receptacleatlocation']):
         type, location = facts.types.get(x, ''), facts.location(at)
-        found.append(Receptacle(facts.name(x), type, location, x in openable, x in opened))
-    return tuple(found)
+        receptacles.append(Receptacle(facts.name(x), type, location, x in openable, x in open_ids))
+    return tuple(receptacles)
 
 def _things(facts):
     places = _by_first(facts.rows['inreceptacle'])
     spots = _by_first(facts.rows['objectatlocation'])
     inside = _by_first(sorted((holder, x) for x, holder in facts.rows['inreceptacleobject']))
-    listed = facts.rows['objecttype'] + facts.rows['inreceptacle'] + facts.rows['objectatlocation']
-    found = []
-    for x in sorted({x for x, _ in listed}):
+    rows = facts.rows['objecttype'] + facts.rows['inreceptacle'] + facts.rows['objectatlocation']
+    things = []
+    for x in sorted({x for x, _ in rows}):
         can, state = facts.words(x, _ABILITY_FACTS), facts.words(x, _STATE_FACTS)
         within = tuple(map(facts.name, places[x]))
         contents = tuple(map(facts.name, inside[x]))
         lying = tuple(map(facts.location, spots[x]))
         name, type = facts.name(x), facts.types.get(x, '')
-        found.append(Thing(name, type, within, can, state, lying, contents))
-    return tuple(found)
+        things.append(Thing(name, type, within, can, state, lying, contents))
+    return tuple(things)
 
 # %% ../../../nbs/envs/alfworld/07_world.ipynb #3fe8e352
 def _scene_from_pddl(
@@ -144,8 +144,8 @@ def _game_from_pddl(
 )->Game:       # ValueError or KeyError if it cannot be read
     "Official game"
     goal, scene = _goal_from_pddl(data['pddl_problem']), _scene_from_pddl(data['pddl_problem'])
-    said = re.search(r'Your task is to: (.*?)\.?"', data.get('grammar', ''))
-    sentence = said[1] if said and said[1] != 'UNKNOWN GOAL' else ''
+    match = re.search(r'Your task is to: (.*?)\.?"', data.get('grammar', ''))
+    sentence = match[1] if match and match[1] != 'UNKNOWN GOAL' else ''
     return Game(id, scene, goal, task=data.get('task') or sentence)
 
 # %% ../../../nbs/envs/alfworld/07_world.ipynb #84c49cd5
@@ -172,15 +172,15 @@ def find_games(
     folder:str|Path, # Folder with games anywhere below it, such as `valid_seen`
 )->list[Path]:       # Sorted
     "Game files below a folder, without the kinds the original skips; each folder behind links once"
-    found = []
-    seen = {str(path) for path in Path(folder).resolve().parents} # What holds `folder` is not in it
+    games = []
+    paths = {str(path) for path in Path(folder).resolve().parents} # What holds `folder` is not in it
     for where, folders, files in os.walk(folder, followlinks=True):
         here = os.path.realpath(where)
-        folders[:] = sorted(folders) if here not in seen else []
-        if 'game.tw-pddl' in files and here not in seen:
-            found.append(Path(where)/'game.tw-pddl')
-        seen.add(here)
-    return sorted(p for p in found if not re.search('movable|Sliced', str(p.relative_to(folder))))
+        folders[:] = sorted(folders) if here not in paths else []
+        if 'game.tw-pddl' in files and here not in paths:
+            games.append(Path(where)/'game.tw-pddl')
+        paths.add(here)
+    return sorted(p for p in games if not re.search('movable|Sliced', str(p.relative_to(folder))))
 
 # %% ../../../nbs/envs/alfworld/07_world.ipynb #0b8a7b9a
 _game_of = lru_cache(4096)(Household.game) # Rounds look at many games to choose few
@@ -198,8 +198,8 @@ class HouseholdSuite(GameSuite):
 
     def game(self, split:str, i:int)->Game:
         "Game number `i` of `split`, one category after the other"
-        wanted = self._categories(split)
-        return _game_of(self.house, split, i//len(wanted), wanted[i % len(wanted)])
+        categories = self._categories(split)
+        return _game_of(self.house, split, i//len(categories), categories[i % len(categories)])
 
     def games(self, split:str, n:int, start:int=0)->list[Game]:
         "`n` games of `split` from number `start`"
@@ -241,9 +241,9 @@ def _split_of(root, file): # The split of a file, and the folder that holds the 
         raise ValueError(_nothing_below(root, f'{file} is in none of them'))
     return above[0], Path(root)
 
-def _nothing_below(root, found):
+def _nothing_below(root, problem):
     return (f'looked below {root} for the folders train, valid_train, valid_seen, valid_unseen or test, '
-            f'with games in them, and {found}: name the folder that holds the official splits')
+            f'with games in them, and {problem}: name the folder that holds the official splits')
 
 # %% ../../../nbs/envs/alfworld/07_world.ipynb #dfd2939a
 _BY_OFFICIAL_NAME = {official: category for category, official in CATEGORIES.items()}
@@ -252,8 +252,8 @@ def _category_of_file(
     file:str|Path, # Of a game
 )->str:            # As in `CATEGORIES`; empty where nothing tells
     "Category of the game in `file`, without loading it"
-    told = [_BY_OFFICIAL_NAME.get(part.split('-')[0], '') for part in Path(file).parts]
-    return next(filter(None, reversed(told)), '')
+    names = [_BY_OFFICIAL_NAME.get(part.split('-')[0], '') for part in Path(file).parts]
+    return next(filter(None, reversed(names)), '')
 
 # %% ../../../nbs/envs/alfworld/07_world.ipynb #c65e5589
 class FolderSuite(GameSuite):
@@ -264,22 +264,22 @@ class FolderSuite(GameSuite):
         root:str, # Holds one folder for each official split, or is one of them
         verb_style:str='move', # Wording of the engine
     ):
-        found = _files_by_split(root)
-        tests = {split: files for split, files in found.items() if 'train' not in split} or {'test': []}
-        training = [file for split, files in found.items() if split not in tests for file in files]
+        by_split = _files_by_split(root)
+        tests = {split: files for split, files in by_split.items() if 'train' not in split} or {'test': []}
+        training = [file for split, files in by_split.items() if split not in tests for file in files]
         dealt = deal(training, SHARES, _category_of_file, seeded('deal'))
         self.splits = spread(dealt | tests, _category_of_file)
         self.root, self.tests = root, tuple(tests)
-        self.listed = [file for files in self.splits.values() for file in files]
+        self.entries = [file for files in self.splits.values() for file in files]
         self.make_env = partial(AlfworldEnv, verb_style=verb_style)
         self.load = cache(load_game)
 
     def games(self, split:str, n:int|None=None, start:int=0)->list[Game]:
         "Games of `split` from number `start`, `n` at most; all of a test"
-        found = self._split(split)
+        files = self._split(split)
         if n is not None and split not in ('test', *self.tests):
-            found = found[start:start + n]
-        return list(map(self.load, found))
+            files = files[start:start + n]
+        return list(map(self.load, files))
 
 # %% ../../../nbs/envs/alfworld/07_world.ipynb #61c8dfbb
 @patch
@@ -287,9 +287,9 @@ def _split(self:FolderSuite, split):
     "Files of a split, categories in proportion from the front; those that judge skills may be none"
     if split == 'test' and len(self.tests) == 1:
         split = self.tests[0]
-    found = super(FolderSuite, self)._split(split)
-    if found or split in ('val', 'gate', 'report'):
-        return found
+    files = super(FolderSuite, self)._split(split)
+    if files or split in ('val', 'gate', 'report'):
+        return files
     raise ValueError(f'{self.root} holds no games for the split {split}: name a folder with enough training '
                      'games (train or valid_train) and with test games (valid_seen or valid_unseen)')
 
@@ -300,7 +300,7 @@ class Alfworld(GeneratedWorld):
     categories = tuple(CATEGORIES)
     router = ROUTER
     variants = {'': 'move', 'move': 'move', 'put': 'put'} # Verb style
-    noted, shown = AlfworldMemory, AlfworldExpert
+    memory_class, expert_class = AlfworldMemory, AlfworldExpert
     open = FolderSuite
     facts = dict(
         place='`about` is a kind of thing in the singular, as goals name it, '

@@ -125,11 +125,11 @@ class Statement(NamedTuple):
 
 def sentence(
     fact:Statement,
-    way:int, # Which of the wordings
+    wording:int, # Which of the wordings
 )->str:
     "A fact in words"
     wordings = ARTICLE_FIELDS[fact.kind, fact.field].sentences
-    return wordings[way % len(wordings)].format(x=fact.name, v=fact.value)
+    return wordings[wording % len(wordings)].format(x=fact.name, v=fact.value)
 
 def _written_page(kind, name, page, sentences): # Contents of a document
     "The page of the article `name`"
@@ -156,12 +156,12 @@ def _facts_in(
     text:str,
 )->list[Statement]:
     "What the sentences of a page tell about its article"
-    told = []
+    facts = []
     for line in re.findall(r'[^. ][^.]*\.', text.replace(name, '{x}')):
         matches = ((field, pattern.fullmatch(line)) for field, pattern in _PATTERNS[kind])
-        values = ((field, found[1].replace('{x}', name)) for field, found in matches if found)
-        told += [Statement(kind, name, field.name, value, page) for field, value in values]
-    return told
+        values = ((field, match[1].replace('{x}', name)) for field, match in matches if match)
+        facts += [Statement(kind, name, field.name, value, page) for field, value in values]
+    return facts
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #18149cde
 _TITLE = re.compile(r'"(?P<name>[^"\n]+) \((?P<page>[a-z]+)\)"\n(?P<text>.*)', re.S)
@@ -227,9 +227,9 @@ class _Habit(NamedTuple):
 
 def _drawn_habits(rng:random.Random)->dict[str, _Habit]: # Kind of article → habit
     "Habits of one encyclopedia"
-    drawn = {kind: rng.sample(PAGES, 6) for kind in ARTICLE_KINDS}
+    samples = {kind: rng.sample(PAGES, 6) for kind in ARTICLE_KINDS}
     return {kind: _Habit(pages[:2], pages[2:5], pages[5:])
-            for kind, pages in drawn.items()}
+            for kind, pages in samples.items()}
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #fc6478d2
 COVERS = tuple('contents cover foreword glossary index key legend preface'.split())
@@ -237,8 +237,8 @@ _COVERED = 2 # Kinds of articles that lie under one
 
 def _drawn_preconditions(rng:random.Random)->dict[str, str]: # Kind of article → one of `COVERS`
     "What is to be opened before articles of a kind tell all"
-    covered = rng.sample(ARTICLE_KINDS, _COVERED)
-    return {kind: rng.choice(COVERS) for kind in covered}
+    kinds = rng.sample(ARTICLE_KINDS, _COVERED)
+    return {kind: rng.choice(COVERS) for kind in kinds}
 
 def before(kind:str, cover:str)->str:
     "The sentence that says what to open before articles of `kind`"
@@ -280,9 +280,9 @@ def _told(self:Encyclopedia, kind, name):
     for field in fields_of(kind):
         habit, value = self.habits[kind], self.truth[kind, name][field.name]
         wrong = [v for v in rng.sample(self.values(field), 4) if v != value]
-        told = dict.fromkeys(habit.true, value) | dict(zip(habit.misleading, wrong))
-        for page, said in told.items():
-            yield Statement(kind, name, field.name, said, page)
+        by_page = dict.fromkeys(habit.true, value) | dict(zip(habit.misleading, wrong))
+        for page, text in by_page.items():
+            yield Statement(kind, name, field.name, text, page)
 
 @patch
 def pages(self:Encyclopedia,
@@ -292,10 +292,10 @@ def pages(self:Encyclopedia,
     "All pages of one article"
     rng = seeded('wordings', self.name, kind, name)
     habit = self.habits[kind]
-    told = {page: [] for pages in habit for page in pages}
+    by_page = {page: [] for pages in habit for page in pages}
     for fact in self._told(kind, name):
-        told[fact.page].append(sentence(fact, rng.randrange(3)))
-    return {page: _written_page(kind, name, page, said) for page, said in told.items()}
+        by_page[fact.page].append(sentence(fact, rng.randrange(3)))
+    return {page: _written_page(kind, name, page, sentences) for page, sentences in by_page.items()}
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #bf499167
 @patch
@@ -316,15 +316,15 @@ def read_cover(
     text:str, # A query, or contents
 )->tuple: # Kind of article and cover; empty for anything else
     "The cover that `text` asks for, or is"
-    found = _COVER.fullmatch(text.strip())
-    if not found:
+    match = _COVER.fullmatch(text.strip())
+    if not match:
         return ()
-    return tuple(map(str.lower, found.groups()))
+    return tuple(map(str.lower, match.groups()))
 
 def _as_covered(contents):
     "What a page tells under a cover"
-    first, *told = re.split(r'(?<=\.) ', contents)
-    return ' '.join([first, *[line for line in told if re.search(r'\d', line)]])
+    first, *lines = re.split(r'(?<=\.) ', contents)
+    return ' '.join([first, *[line for line in lines if re.search(r'\d', line)]])
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #f67492a2
 @dataclass(eq=False, repr=False)
@@ -339,11 +339,11 @@ def find(self:_CoverEngine, query:str)->list[tuple[str, float]]: # Contents and 
     if cover:
         self.turns -= 1
         return [('"{0} {1}"\nThis is the {1} of every {0}.'.format(*cover), 1.)]
-    opened = dict(filter(None, map(read_cover, self.seen)))
-    shut = {kind for kind, cover in dict(self.preconditions).items() if opened.get(kind) != cover}
-    found = super(_CoverEngine, self).find(query)
-    return [(_as_covered(page) if read_page(page).kind in shut else page, score)
-            for page, score in found]
+    covers = dict(filter(None, map(read_cover, self.seen)))
+    silent_kinds = {kind for kind, cover in dict(self.preconditions).items() if covers.get(kind) != cover}
+    hits = super(_CoverEngine, self).find(query)
+    return [(_as_covered(page) if read_page(page).kind in silent_kinds else page, score)
+            for page, score in hits]
 
 MAX_STEPS = MAX_TURNS + 3 # Three covers
 

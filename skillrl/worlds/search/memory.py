@@ -27,7 +27,7 @@ def _documents_in(
         text = json.loads(inside)['result']
     except (ValueError, KeyError, TypeError):
         return []
-    return [found.strip() for found in _DOCUMENT.findall(text)]
+    return [document.strip() for document in _DOCUMENT.findall(text)]
 
 # %% ../../../nbs/worlds/search/04_memory.ipynb #4e4d5fca
 class SearchMemory:
@@ -47,9 +47,9 @@ class SearchMemory:
         "Take in one turn, or a cover, which costs none"
         query = inside('search', projected(action))
         documents = _documents_in(observation)
-        opened = dict(filter(None, map(read_cover, documents)))
-        if opened: # What was searched before may tell more now
-            self.covers |= opened
+        covers = dict(filter(None, map(read_cover, documents)))
+        if covers: # What was searched before may tell more now
+            self.covers |= covers
             self.queries, self.pages = [], {}
             return
         self.turns += 1
@@ -74,7 +74,7 @@ def covered(self:SearchMemory,
     more:bool, # Told they more than years?
 )->list[str]:  # '' for none
     "Covers under which articles of `kind` were read"
-    return [cover for (of, cover), told in self.tells.items() if (of, told) == (kind, more)]
+    return [cover for (of, cover), tells in self.tells.items() if (of, tells) == (kind, more)]
 
 @patch
 def told(self:SearchMemory, kind:str, name:str, field:str)->list[Statement]:
@@ -94,15 +94,15 @@ def offered(
 )->list[str]:                # Searches, then answers
     "Actions that what is in view suggests"
     facts = [fact for contents in documents for fact in read_page(contents).facts]
-    known = _names_in(question)
-    linked = [fact.value for fact in facts if ARTICLE_FIELDS[fact.kind, fact.field].value in ARTICLE_KINDS]
-    names = dict.fromkeys(known + linked)
+    question_names = _names_in(question)
+    links = [fact.value for fact in facts if ARTICLE_FIELDS[fact.kind, fact.field].value in ARTICLE_KINDS]
+    names = dict.fromkeys(question_names + links)
     queries = [query for name in names for query in (name, *[f'{name} {page}' for page in PAGES])]
     plan = read_question(question)
     kinds = kinds_along(plan) if plan else ()
     queries += [f'{kind} {cover}' for kind in kinds for cover in COVERS]
     searches = [tagged('search', query) for query in queries]
-    answers = dict.fromkeys(known + [fact.value for fact in facts])
+    answers = dict.fromkeys(question_names + [fact.value for fact in facts])
     return searches + [tagged('answer', answer) for answer in answers]
 
 # %% ../../../nbs/worlds/search/04_memory.ipynb #1158635c
@@ -110,10 +110,10 @@ def offered(
 def _step(self:SearchMemory, kind, field, names):
     "Lines on one field of the articles `names`, the values read, and what is wanted if there are none"
     facts = [fact for name in names for fact in self.told(kind, name, field)]
-    known = f' for {names[0]}' if len(names) == 1 else ''
-    wanted = '' if facts else f'{field} of {kind}{known}'
-    read = [f'Read: {field} of {kind}, {f.page} says {f.value} for {f.name}' for f in facts]
-    return read, list(dict.fromkeys(fact.value for fact in facts)), wanted
+    suffix = f' for {names[0]}' if len(names) == 1 else ''
+    gap = '' if facts else f'{field} of {kind}{suffix}'
+    lines = [f'Read: {field} of {kind}, {f.page} says {f.value} for {f.name}' for f in facts]
+    return lines, list(dict.fromkeys(fact.value for fact in facts)), gap
 
 @patch
 def followed(self:SearchMemory)->tuple[list[str], str]: # Nothing for questions of other sources
@@ -128,16 +128,16 @@ def followed(self:SearchMemory)->tuple[list[str], str]: # Nothing for questions 
         for kind, field in zip(kinds_along(self.plan), fields):
             steps.append(self._step(kind, field, names))
             names = steps[-1][1]
-    read = [line for lines, _, _ in steps for line in lines]
-    return read, next((wanted for _, _, wanted in steps if wanted), f'answer of {kind}')
+    texts = [line for lines, _, _ in steps for line in lines]
+    return texts, next((gap for _, _, gap in steps if gap), f'answer of {kind}')
 
 # %% ../../../nbs/worlds/search/04_memory.ipynb #4242d3b2
 @patch
 def lines(self:SearchMemory, *step:Any)->list[str]: # `step`: as memories are given it, and not needed
     "Lines of the next step's prompt, after task and skills; what was read stands for the history"
-    read, wanted = self.followed()
-    covers = self._covers(wanted.split(' ')[2]) if wanted else []
-    return [*read, *covers, f'Now: turn {self.turns + 1} of {MAX_TURNS}, want {wanted}']
+    texts, gap = self.followed()
+    covers = self._covers(gap.split(' ')[2]) if gap else []
+    return [*texts, *covers, f'Now: turn {self.turns + 1} of {MAX_TURNS}, want {gap}']
 
 @patch
 def _covers(self:SearchMemory, kind):
@@ -145,7 +145,7 @@ def _covers(self:SearchMemory, kind):
     silent = [f'Read: {kind} says nothing' + (f' after {kind} {cover}' if cover else '')
               for cover in self.covered(kind, False)]
     cover = self.covers.get(kind, '')
-    opened = []
+    current = []
     if cover and self.tells.get((kind, cover), True):
-        opened = [f'Opened: {kind} {cover}']
-    return silent + opened
+        current = [f'Opened: {kind} {cover}']
+    return silent + current

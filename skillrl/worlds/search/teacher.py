@@ -32,16 +32,16 @@ def _right(t, memory):
     "What the answer of a won chain says about the facts that end in it"
     answer = inside('answer', projected(t.steps[-1].action)) if t.success and t.steps else None
     last = memory.plan.fields[-1]
-    told = [fact for fact in memory.facts if fact.field == last and fact.value == answer]
-    return {fact[:3]: answer for fact in told}
+    facts = [fact for fact in memory.facts if fact.field == last and fact.value == answer]
+    return {fact[:3]: answer for fact in facts}
 
 def _truths(facts:Iterable[Statement])->dict[tuple, str]: # (kind, name, field) → value that two pages tell
     "What pages agree on"
-    known = {}
+    truths = {}
     for (*key, value), n in Counter(fact[:4] for fact in dict.fromkeys(facts)).most_common():
         if n > 1:
-            known.setdefault(tuple(key), value)
-    return known
+            truths.setdefault(tuple(key), value)
+    return truths
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #f064efb9
 @dataclass
@@ -62,19 +62,19 @@ def _page_records(
     trajs:list[Trajectory],
 )->dict[str, _PageRecord]: # Kind of article → record
     "The records of all kinds that episodes read about"
-    read = [(t, _memory_of(t)) for t in trajs]
-    read = [(t, memory) for t, memory in read if memory.plan]
-    facts = dict.fromkeys(fact for _, memory in read for fact in memory.facts)
-    known = _truths(facts)
-    for t, memory in read:
-        known |= _right(t, memory)
+    episodes = [(t, _memory_of(t)) for t in trajs]
+    episodes = [(t, memory) for t, memory in episodes if memory.plan]
+    facts = dict.fromkeys(fact for _, memory in episodes for fact in memory.facts)
+    truths = _truths(facts)
+    for t, memory in episodes:
+        truths |= _right(t, memory)
     records = defaultdict(_PageRecord)
     for fact in facts:
-        if fact[:3] in known:
+        if fact[:3] in truths:
             record = records[fact.kind]
-            told = record.true if fact.value == known[fact[:3]] else record.false
-            told[fact.page] += 1
-    for t, memory in read:
+            counter = record.true if fact.value == truths[fact[:3]] else record.false
+            counter[fact.page] += 1
+    for t, memory in episodes:
         for kind in records.keys() & kinds_along(memory.plan):
             records[kind].shown_by.append(t)
     return records
@@ -91,27 +91,27 @@ def needs(self:SearchReader, t:Trajectory)->tuple[str, ...]: # Kinds of articles
     return tuple(kinds_along(plan)) if plan else super(SearchReader, self).needs(t)
 
 @patch
-def found(self:SearchReader, t:Trajectory, wanted:set)->dict[str, list]: # Empty in an encyclopedia
-    "Place to the words of `wanted` that an episode saw there"
-    return {} if read_question(t.task) else super(SearchReader, self).found(t, wanted)
+def found(self:SearchReader, t:Trajectory, words:set)->dict[str, list]: # Empty in an encyclopedia
+    "Place to the words of `words` that an episode saw there"
+    return {} if read_question(t.task) else super(SearchReader, self).found(t, words)
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #9af88c35
 @patch
 def occasion(self:SearchReader, what:str)->str: # `what`: a kind of article
     "When to apply a skill on articles of a kind"
-    told = ', '.join(field.name for field in fields_of(what))
+    fields = ', '.join(field.name for field in fields_of(what))
     leads = [field.name for field in ARTICLE_FIELDS.values() if field.value == what]
-    named = ' or '.join([what, *leads])
-    return f'The question needs {told} of a {named}, or asks {COMPARED[what].lower()}.'
+    names = ' or '.join([what, *leads])
+    return f'The question needs {fields} of a {names}, or asks {COMPARED[what].lower()}.'
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #abc5c2ee
 def _attempt(memory:SearchMemory, kind:str)->Attempt:
     "What an episode shows of the covers before articles of `kind`"
     def steps(covers:Iterable[str])->list[str]:
         return [f'search {kind} {cover}'.strip() for cover in covers]
-    opened = [f'search {kind} {cover}' for cover in memory.covered(kind, True) if cover]
-    shut = steps(memory.covered(kind, False))
-    return Attempt(kind, ''.join(opened[-1:]), shut, steps(COVERS))
+    openings = [f'search {kind} {cover}' for cover in memory.covered(kind, True) if cover]
+    failures = steps(memory.covered(kind, False))
+    return Attempt(kind, ''.join(openings[-1:]), failures, steps(COVERS))
 
 @patch
 def attempts(self:SearchReader, t:Trajectory)->list[Attempt]: # One for each kind of article it needs

@@ -46,7 +46,7 @@ class _EncyclopediaSuite(GameSuite):
         return Encyclopedia(self.name, preconditions=self.preconditions)
 
     @cached_property
-    def listed(self)->list[SearchQuestion]:
+    def entries(self)->list[SearchQuestion]:
         "All questions"
         return book_questions(self.book)
 
@@ -89,12 +89,12 @@ def _files_suite(
         library = RemoteLibrary(place.read_text(encoding='utf-8').strip())
     else:
         library = Library([contents for path in corpus for contents in load_corpus(path)])
-    judged = _by_text(tests)
-    learn = [question for text, question in _by_text(train).items() if text not in judged]
+    test_questions = _by_text(tests)
+    learn = [question for text, question in _by_text(train).items() if text not in test_questions]
     make_env = partial(SearchEnv, retriever=library, compat='compat' in settings)
-    suite = GameSuite('search', [*learn, *judged.values()], make_env)
-    if judged:
-        dealt = deal(learn, SHARES, category_of, seeded('deal')) | dict(test=list(judged.values()))
+    suite = GameSuite('search', [*learn, *test_questions.values()], make_env)
+    if test_questions:
+        dealt = deal(learn, SHARES, category_of, seeded('deal')) | dict(test=list(test_questions.values()))
         suite.splits = spread(dealt, category_of)
     return suite
 
@@ -106,7 +106,7 @@ class Search(GeneratedWorld):
     router = replace(ROUTER, things=frozenset(ARTICLE_KINDS), facts=frozenset(PAGES + COVERS))
     weights = 'search'
     variants = {'': dict(offers=offered), 'free': {}, 'compat': dict(compat=True)} # For `SearchEnv`
-    noted, shown = SearchMemory, SearchExpert
+    memory_class, expert_class = SearchMemory, SearchExpert
     make, open = _EncyclopediaSuite, staticmethod(_files_suite)
     facts = dict(
         place='`about` is a kind of article, such as book; `value` is the '

@@ -51,16 +51,16 @@ class ShopExpert(Expert):
 @patch
 def word(self:ShopExpert)->str: # '' if it is not known
     "What is wanted, as this shop calls it"
-    known = [word for word, said in self.memory.sold_as.items() if said == self.asked.query]
-    return known[0] if known else self.advice(self.hints[0], self.asked.query)
+    words = [word for word, query in self.memory.sold_as.items() if query == self.asked.query]
+    return words[0] if words else self.advice(self.hints[0], self.asked.query)
 
 @patch
 def written(self:ShopExpert, axis:str, value:str)->str: # '' if it is not known
     "How this shop writes a value of the request"
     if axis != 'size' or value.startswith('fit '):
         return value
-    known = [written for written, size in self.memory.sizes.items() if size == value]
-    return known[0] if known else self.advice(self.hints[1], value)
+    forms = [form for form, size in self.memory.sizes.items() if size == value]
+    return forms[0] if forms else self.advice(self.hints[1], value)
 
 @patch
 def search(self:ShopExpert)->tuple[str, str]: # Thought, command
@@ -76,13 +76,13 @@ def search(self:ShopExpert)->tuple[str, str]: # Thought, command
 def choose(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Open a product, or look further"
     word, offers = self.word(), self.memory.offers()
-    named = [product for product in offers if product.word == word]
-    searched = bool(word) and word in self.memory.queries[-1].split()
-    known = word in self.memory.sold_as
-    if word and not named and not searched:
+    matches = [product for product in offers if product.word == word]
+    in_query = bool(word) and word in self.memory.queries[-1].split()
+    in_memory = word in self.memory.sold_as
+    if word and not matches and not in_query:
         return f'{self.asked.query} {word}', 'click[back to search]'
-    if named or offers and not known:
-        best = (named or offers)[0]
+    if matches or offers and not in_memory:
+        best = (matches or offers)[0]
         return f'open {best.word} {best.asin}', f'click[{best.asin}]'
     if self.memory.listed:
         return 'next', 'click[next >]'
@@ -100,14 +100,14 @@ def inspect(self:ShopExpert)->tuple[str, str]: # Thought, command
     if sold_as != self.asked.query:
         return f'leave {word}', 'click[< prev]'
     for axis, value in self.asked.options.items():
-        written = self.written(axis, value)
-        if not written and not looked_up:
+        form = self.written(axis, value)
+        if not form and not looked_up:
             return 'see features', 'click[features]'
-        if written not in [*memory.options(), *memory.chosen]:
+        if form not in [*memory.options(), *memory.chosen]:
             return f'no {value}', 'click[< prev]'
-        if written not in memory.chosen:
-            means = value if written == value else f'{value} {written}'
-            return f'choose {means}', f'click[{written}]'
+        if form not in memory.chosen:
+            means = value if form == value else f'{value} {form}'
+            return f'choose {means}', f'click[{form}]'
     if looked_up and self.lacks():
         return f'no {self.lacks()[0]}', 'click[< prev]'
     return self.buy()
@@ -115,25 +115,25 @@ def inspect(self:ShopExpert)->tuple[str, str]: # Thought, command
 @patch
 def lacks(self:ShopExpert)->list[str]:
     "Attributes of the request that the features of the product that is open do not name"
-    told = self.memory.features[self.memory.opened]
-    return [wish for wish in self.asked.attributes if wish not in told]
+    text = self.memory.features[self.memory.opened]
+    return [wish for wish in self.asked.attributes if wish not in text]
 
 # %% ../../../nbs/worlds/webshop/07_expert.ipynb #c6636521
 @patch
 def buy(self:ShopExpert)->tuple[str, str]: # Thought, command
     "Buy, or do what skills want before"
     memory = self.memory
-    refused = BUY.lower() in memory.did
+    in_vain = BUY.lower() in memory.did
     if BUY in memory.parts:
         return 'buy', 'click[buy now]'
     here = buying(shop_category(self.asked.query))
-    told = [hint for hint in self.hints[2]
+    hints = [hint for hint in self.hints[2]
             if hint[0] == here and ', '.join(hint[1:]) not in memory.met]
-    for what, first, then in told:
-        if refused or self.believes((what, first, then)):
+    for what, first, then in hints:
+        if in_vain or self.believes((what, first, then)):
             last = next((page for page in reversed(memory.did) if page in DETAIL_PAGES), '')
             page = then if first == f'see {last}' else first
             return f'before {what} {first} {then}', f'click[{page.removeprefix("see ")}]'
-    if refused:
+    if in_vain:
         return f'leave {title_word(memory.title)}', 'click[< prev]'
     return 'buy', 'click[buy now]'

@@ -47,8 +47,8 @@ def read_request(
     if not query:
         return None
     more = template[2].split(', ') if template[2] else []
-    chosen = dict(pair.split(': ') for pair in template[3].split(', and ')) if template[3] else {}
-    return Request(query, (template[1].removesuffix(f' {query}'), *more), chosen, limit)
+    options = dict(pair.split(': ') for pair in template[3].split(', and ')) if template[3] else {}
+    return Request(query, (template[1].removesuffix(f' {query}'), *more), options, limit)
 
 # %% ../../../nbs/worlds/webshop/06_memory.ipynb #332fd65d
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ def read_listing(
 )->list[_Listed]:
     "Products that a page lists"
     rows = parts[parts.index(NEXT_PAGE) + 1:]
-    listed = []
+    products = []
     for asin, title, price in zip(*[iter(rows)]*3):
         prices = [float(number) for number in re.findall(r'[\d.]+', price)]
-        listed.append(_Listed(asin.lower(), title, prices[0], prices[-1]))
-    return listed
+        products.append(_Listed(asin.lower(), title, prices[0], prices[-1]))
+    return products
 
 # %% ../../../nbs/worlds/webshop/06_memory.ipynb #4bf95e34
 class ShopMemory:
@@ -103,15 +103,15 @@ class ShopMemory:
 
 # %% ../../../nbs/worlds/webshop/06_memory.ipynb #cc9664e8
 @patch
-def _see_product(self:ShopMemory, clicked):
+def _see_product(self:ShopMemory, target):
     titles = {product.asin: product.title for product in self.listed}
-    if clicked in titles:
-        self.opened = clicked
-        self.seen[clicked] = titles[clicked]
-    elif self.kind == 'product' and clicked in self.parts and clicked not in self.chosen:
-        self.chosen.append(clicked)
-    elif clicked == BUY.lower():
-        self.did.append(clicked)
+    if target in titles:
+        self.opened = target
+        self.seen[target] = titles[target]
+    elif self.kind == 'product' and target in self.parts and target not in self.chosen:
+        self.chosen.append(target)
+    elif target == BUY.lower():
+        self.did.append(target)
     if BUY not in self.parts:
         self.shut += self.met[-1:] or ['']
     self.kind = 'product'
@@ -120,13 +120,13 @@ def _see_product(self:ShopMemory, clicked):
 _SOLD_AS, _SIZES = 'Sold as: ', 'Sizes: '
 
 @patch
-def _see_details(self:ShopMemory, clicked):
+def _see_details(self:ShopMemory, target):
     if self.kind == 'details': # It stays open after a click in vain
         return
     self.kind = 'details'
-    self.did.append(clicked)
+    self.did.append(target)
     self.met = preconditions_met([page for page in self.did if page in DETAIL_PAGES])
-    if clicked != 'features':
+    if target != 'features':
         return
     self.features[self.opened] = ' '.join(self.parts)
     for part in self.parts:
@@ -141,7 +141,7 @@ def _see_details(self:ShopMemory, clicked):
 def see(self:ShopMemory, action:str, observation:str)->None:
     "Take in one step"
     self.parts = observation.split(SEPARATOR)
-    clicked = action.removeprefix('click[').removesuffix(']')
+    target = action.removeprefix('click[').removesuffix(']')
     if action.startswith('search['):
         self.queries.append(action.removeprefix('search[').removesuffix(']'))
     if NEXT_PAGE in self.parts:
@@ -151,9 +151,9 @@ def see(self:ShopMemory, action:str, observation:str)->None:
         self.shut = []
         self.listed = read_listing(self.parts)
     elif DETAILS[0] in self.parts:
-        self._see_product(clicked)
+        self._see_product(target)
     elif PREV_PAGE in self.parts:
-        self._see_details(clicked)
+        self._see_details(target)
     else:
         self.kind, self.opened = 'search', ''
 
@@ -180,8 +180,8 @@ def offers(self:ShopMemory)->list[_Listed]:
 @patch
 def state(self:ShopMemory)->Hashable:
     "What is known so far; equal to an earlier one if nothing new was learnt since"
-    known = tuple(self.sold_as.items()), tuple(self.features), tuple(self.seen), tuple(self.queries)
-    return known, tuple(self.chosen), tuple(dict.fromkeys(self.did)), self.kind
+    knowledge = tuple(self.sold_as.items()), tuple(self.features), tuple(self.seen), tuple(self.queries)
+    return knowledge, tuple(self.chosen), tuple(dict.fromkeys(self.did)), self.kind
 
 # %% ../../../nbs/worlds/webshop/06_memory.ipynb #85dedbcc
 @patch
@@ -189,8 +189,8 @@ def options(self:ShopMemory)->list[str]:
     "Values that the product's page offers and that are not chosen"
     if not self.title or self.title not in self.parts:
         return []
-    shown = self.parts[self.parts.index(PREV_PAGE) + 1:self.parts.index(self.title)]
-    return [part for part in shown if part not in VALUES and part not in self.chosen]
+    parts = self.parts[self.parts.index(PREV_PAGE) + 1:self.parts.index(self.title)]
+    return [part for part in parts if part not in VALUES and part not in self.chosen]
 
 @patch
 def on_page(self:ShopMemory)->str: # Products or options
@@ -208,21 +208,21 @@ def wanted(self:ShopMemory)->list[str]:
     request = self.request
     if self.kind != 'product':
         return [request.query, *request.attributes, *request.options.values()]
-    sized = any(value.startswith('fit ') for value in self.chosen)
-    left = [value for axis, value in request.options.items()
-            if value not in self.chosen and not (axis == 'size' and sized)]
-    return [request.query, *left]
+    has_size = any(value.startswith('fit ') for value in self.chosen)
+    values = [value for axis, value in request.options.items()
+            if value not in self.chosen and not (axis == 'size' and has_size)]
+    return [request.query, *values]
 
 # %% ../../../nbs/worlds/webshop/06_memory.ipynb #9db36e6b
 def _known_lines(memory):
     "What was learnt in the episode, in words"
-    known = [f'{said} = {word}' for word, said in memory.sold_as.items()]
-    asked = memory.request.options.values()
-    known += [f'{size} = {written}' for written, size in memory.sizes.items() if size in asked]
-    found = [f'Known: {"; ".join(known)}'] if known else []
+    facts = [f'{query} = {word}' for word, query in memory.sold_as.items()]
+    values = memory.request.options.values()
+    facts += [f'{size} = {form}' for form, size in memory.sizes.items() if size in values]
+    lines = [f'Known: {"; ".join(facts)}'] if facts else []
     if memory.queries:
-        found.append(f'Searched: {memory.queries[-1]}')
-    return found
+        lines.append(f'Searched: {memory.queries[-1]}')
+    return lines
 
 # %% ../../../nbs/worlds/webshop/06_memory.ipynb #9b314b02
 _DONE = 3 # Pages looked at that a prompt shows
@@ -230,9 +230,9 @@ _DONE = 3 # Pages looked at that a prompt shows
 @patch
 def lines(self:ShopMemory, *step:Any)->list[str]: # `step`: as memories are given it, and not needed
     "Lines of the next step's prompt, after task and skills; what was seen stands for the history"
-    told = [*_known_lines(self), self.on_page()]
+    lines = [*_known_lines(self), self.on_page()]
     if self.chosen:
-        told.append(f'Chosen: {", ".join(self.chosen)}')
+        lines.append(f'Chosen: {", ".join(self.chosen)}')
     if self.did:
-        told.append(f'Did: {", ".join(self.did[-_DONE:])}')
-    return [*told, f'Want: {", ".join(self.wanted())}']
+        lines.append(f'Did: {", ".join(self.did[-_DONE:])}')
+    return [*lines, f'Want: {", ".join(self.wanted())}']

@@ -82,8 +82,8 @@ class _Conventions:
 
     def sentences(self)->list[str]:
         "What a customer who knows the shop would say"
-        words = [word_sentence(said, word) for said, word in self.words.items()]
-        sizes = [size_sentence(size, written) for size, written in self.sizes.items()]
+        words = [word_sentence(query, word) for query, word in self.words.items()]
+        sizes = [size_sentence(size, form) for size, form in self.sizes.items()]
         return words + sizes + [
             precondition_sentence(buying(category), pages) for category, pages in self.preconditions.items()]
 
@@ -91,13 +91,13 @@ def buying(category:str)->str: # `buying home decor`
     "A purchase, in words"
     return f'buying {category.replace("_", " ")}'
 
-def word_sentence(said:str, word:str)->str:
+def word_sentence(query:str, word:str)->str:
     "How a thing is called in a shop, for a skill"
-    return Fact('name', said, word).sentence
+    return Fact('name', query, word).sentence
 
-def size_sentence(size:str, written:str)->str:
+def size_sentence(size:str, form:str)->str:
     "How a size is written in a shop, for a skill"
-    return Fact('name', f'size {size}', written).sentence
+    return Fact('name', f'size {size}', form).sentence
 
 # %% ../../../nbs/worlds/webshop/05_shop.ipynb #d63cd781
 DETAIL_PAGES = [which.lower() for which in DETAILS]
@@ -117,7 +117,7 @@ def conventions(
     "Conventions of the shop `name`"
     rng = seeded('shop', name)
     departments = groupby(WARES, 'department', 'query')
-    sold = [said for some in departments.values() for said in rng.sample(some, _SOLD)]
+    sold = [query for some in departments.values() for query in rng.sample(some, _SOLD)]
     names = rng.sample(NAMES, len(sold) + _BRANDS)
     numbers = rng.sample(range(2, 10), len(VALUES['size']))
     sizes = {size: f'fit {n}' for size, n in zip(VALUES['size'], numbers)}
@@ -130,11 +130,11 @@ _STANDS = 8 # One product of so many is a stand
 
 def _options(ware, customs, rng):
     "Two to four values for each axis, as the shop writes them"
-    chosen = {}
+    options = {}
     for axis in ware.axes:
         values = rng.sample(VALUES[axis], rng.randint(2, min(4, len(VALUES[axis]))))
-        chosen[axis] = [customs.sizes[value] for value in values] if axis == 'size' else values
-    return chosen
+        options[axis] = [customs.sizes[value] for value in values] if axis == 'size' else values
+    return options
 
 def _prices(rng):
     "One price, for some a range, and for a few none"
@@ -151,36 +151,36 @@ def _asin(n):
 # %% ../../../nbs/worlds/webshop/05_shop.ipynb #e3fcb5cf
 _HUMAN = 4 # Requests by people for one product, at most
 
-def _human_request(ware, wanted, value, customs):
+def _human_request(ware, wishes, value, customs):
     "A request as people write it, as in the third file"
-    everyday = {written: size for size, written in customs.sizes.items()}
-    said = everyday.get(value, value)
-    return dict(instruction=f'i am looking for {ware.query} that are {wanted[0]} in {said}.',
-                instruction_attributes=[wanted[0]], instruction_options=[value])
+    everyday = {form: size for size, form in customs.sizes.items()}
+    name = everyday.get(value, value)
+    return dict(instruction=f'i am looking for {ware.query} that are {wishes[0]} in {name}.',
+                instruction_attributes=[wishes[0]], instruction_options=[value])
 
-def _human_requests(ware, wanted, options, customs, rng):
+def _human_requests(ware, wishes, options, customs, rng):
     "One request for each of some options"
     values = [value for axis in ware.axes for value in options[axis]]
     some = rng.sample(values, min(_HUMAN, len(values)))
-    return tuple(_human_request(ware, wanted, value, customs) for value in some)
+    return tuple(_human_request(ware, wishes, value, customs) for value in some)
 
 # %% ../../../nbs/worlds/webshop/05_shop.ipynb #5dc4bd34
 def _bullets(ware, attributes, options, customs):
     "Lines of a page of features: what it is, what customers call it, and what its sizes mean"
-    told = [f'{", ".join(attributes)}.', f'Sold as: {ware.query}.']
-    offered = options.get('size', ())
-    sizes = [f'{written} is {size}' for size, written in customs.sizes.items() if written in offered]
+    lines = [f'{", ".join(attributes)}.', f'Sold as: {ware.query}.']
+    values = options.get('size', ())
+    sizes = [f'{form} is {size}' for size, form in customs.sizes.items() if form in values]
     if sizes:
-        told.append(f'Sizes: {", ".join(sizes)}.')
-    return told
+        lines.append(f'Sizes: {", ".join(sizes)}.')
+    return lines
 
 def _product(n, ware, customs, rng):
     "Product number `n`, a `ware`"
     word = customs.words[ware.query]
     brand = rng.choice(customs.brands)
     attributes = rng.sample(_ATTRIBUTES, 3)
-    wanted = rng.sample(attributes, rng.randint(1, 2))
-    rest = f' with {", ".join(wanted[1:])}' if wanted[1:] else ''
+    wishes = rng.sample(attributes, rng.randint(1, 2))
+    rest = f' with {", ".join(wishes[1:])}' if wishes[1:] else ''
     options = _options(ware, customs, rng)
     return Product(
         asin=_asin(n), department=ware.department, query=ware.query,
@@ -189,8 +189,8 @@ def _product(n, ware, customs, rng):
         description=f'{word.title()} by {brand.title()}.',
         bullets=_bullets(ware, attributes, options, customs),
         prices=_prices(rng), options=options,
-        attributes=attributes, instruction=f'Find me {wanted[0]} {ware.query}{rest}', wanted=wanted,
-        human=_human_requests(ware, wanted, options, customs, rng))
+        attributes=attributes, instruction=f'Find me {wishes[0]} {ware.query}{rest}', wishes=wishes,
+        human=_human_requests(ware, wishes, options, customs, rng))
 
 # %% ../../../nbs/worlds/webshop/05_shop.ipynb #8d2557df
 def _stand(n, ware, customs, rng):
@@ -211,11 +211,11 @@ def generate_catalogue(
     customs = conventions(name)
     rng = seeded('products', name)
     sold = [ware for ware in WARES if ware.query in customs.words]
-    made = []
+    products = []
     for i in range(n):
         make = _stand if i % _STANDS == _STANDS - 1 else _product
-        made.append(make(i, rng.choice(sold), customs, rng))
-    return Catalogue(made)
+        products.append(make(i, rng.choice(sold), customs, rng))
+    return Catalogue(products)
 
 # %% ../../../nbs/worlds/webshop/05_shop.ipynb #cceb9290
 def generate_shop(
@@ -227,10 +227,10 @@ def generate_shop(
 
 # %% ../../../nbs/worlds/webshop/05_shop.ipynb #aaf313e7
 def preconditions_met(
-    looked:list[str], # Pages about one product, in order
+    pages:list[str], # Pages about one product, in order
 )->list[str]: # Of `PRECONDITIONS`, or a page seen twice
     "Pages that were looked at one right after the other"
-    return [f'see {first}, see {then}' for first, then in pairwise(looked)]
+    return [f'see {first}, see {then}' for first, then in pairwise(pages)]
 
 class ShopPreconditionEngine(ShopEngine):
     "A shop that does not offer to sell before its precondition is met"

@@ -35,11 +35,11 @@ def _dealt(
             kinds[product.asin] = first[i].category
     dealt = deal(sorted(kinds), SHARES_WITH_TEST, kinds.get, seeded('goals'))
     homes = {asin: split for split, some in dealt.items() for asin in some}
-    found = {split: [] for split in SPLITS}
+    entries = {split: [] for split in SPLITS}
     for place, goals in enumerate(lists):
         for i, (product, _, _) in enumerate(goals.order):
-            found[homes.get(product.asin, 'train')].append((place, i))
-    return spread(found, lambda entry: lists[entry[0]][entry[1]].category)
+            entries[homes.get(product.asin, 'train')].append((place, i))
+    return spread(entries, lambda entry: lists[entry[0]][entry[1]].category)
 
 # %% ../../../nbs/worlds/webshop/09_world.ipynb #24147cd1
 class ShopSuite(GameSuite):
@@ -100,7 +100,7 @@ class WebShop(GeneratedWorld):
     router = replace(ROUTER, things=frozenset(VALUES['size']), facts=_FACTS)
     weights = 'webshop'
     variants = {'': (False, True), 'template': (False,), 'human': (True,)} # Are goals written by people?
-    noted, shown = ShopMemory, ShopExpert
+    memory_class, expert_class = ShopMemory, ShopExpert
     make = ShopSuite
     facts = dict(
         name='`about` is what customers say of a thing, and `value` what '
@@ -154,9 +154,9 @@ within <action> </action> tags.
 
 def _prompt(context, progress):
     commands = [f"'{command}'," for command in context.admissible]
-    seen = _shown_text(context.observation, context.task)
+    page = _shown_text(context.observation, context.task)
     return _PROMPT.format(task=context.task, progress=progress or 'Your', blank='' if progress else ' ',
-                          seen=seen, commands='\n'.join(commands))
+                          seen=page, commands='\n'.join(commands))
 
 # %% ../../../nbs/worlds/webshop/09_world.ipynb #390ed62c
 _LONGEST_PROMPT = 13_000 # Characters of a prompt with history
