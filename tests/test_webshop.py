@@ -24,7 +24,7 @@ from skillrl.worlds.webshop.memory import ShopMemory, read_request
 from skillrl.worlds.webshop.reward import (
     Kind, _has_attribute, letter_nouns, _matched_options, measure_purchase, _same_words)
 from skillrl.worlds.webshop.shop import (buying, conventions, generate_catalogue, DETAIL_PAGES,
-                                       ShopPreconditionEngine, size_sentence, PRECONDITIONS, word_sentence)
+                                       ShopPreconditionEngine, PRECONDITIONS, name_sentence)
 from skillrl.worlds.webshop.world import ShopSuite
 from skillrl.worlds.webshop.teacher import _counted, _memory_at_end, _size_claims, _word_claims
 from skillrl.llm.local import word_tokenizer
@@ -274,8 +274,8 @@ def test_the_teacher_counts_what_pages_tell_and_what_purchases_were_worth():
     looked = played(suite, goal, [f'search[{other.name}]', f'click[{other.asin.lower()}]', 'click[features]'])
     skills = world('webshop').teacher().distill([won, wrong, looked])
     told = {skill.principle for skill in skills if hasattr(skill, 'principle')}
-    assert word_sentence(other.query, true.words[other.query]) in told and told <= set(true.sentences())
-    assert size_sentence('large', true.sizes['large']) in told
+    assert name_sentence(other.query, true.words[other.query]) in told and told <= set(true.sentences())
+    assert name_sentence('size large', true.sizes['large']) in told
 
 # ---- what has to be looked at before a purchase ----
 

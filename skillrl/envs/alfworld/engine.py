@@ -289,10 +289,7 @@ _HELP = '''Available commands:
   slice (object) with (object):     slice an object using a sharp object
 '''
 
-def _help(e):
-    return _HELP
-
-_EFFECTS |= dict(help=_help)
+_EFFECTS |= dict(help=lambda e: _HELP)
 
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #be3c1a2b
 @patch

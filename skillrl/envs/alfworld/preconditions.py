@@ -9,7 +9,6 @@ __all__ = ['DECISIVE', 'decided_at', 'precondition_choices', 'draw_precondition'
 # %% ../../../nbs/envs/alfworld/03_preconditions.ipynb #8a9b8d1d
 import random
 from collections import Counter
-from fastcore.basics import patch
 from typing import Any
 from .engine import AlfworldEnv, Engine
 from .memory import kind
@@ -74,33 +73,30 @@ def draw_preconditions(
 class PreconditionEngine(Engine):
     "An engine that does not offer the decisive command before the household's precondition is met"
 
-@patch
-def reset(self:PreconditionEngine)->str: # First observation
-    "Start over"
-    self.place = ''    # Receptacle last gone to
-    self.since = set() # What was done there
-    return super(PreconditionEngine, self).reset()
+    def reset(self)->str: # First observation
+        "Start over"
+        self.place = ''    # Receptacle last gone to
+        self.since = set() # What was done there
+        return super().reset()
 
-@patch
-def options(self:PreconditionEngine)->dict: # Command → effect and its arguments
-    "Every command that would be accepted now"
-    options = super(PreconditionEngine, self).options()
-    missing = {verb for verb, step in self.game.preconditions if step not in self.since}
-    return {command: effect for command, effect in options.items()
-            if command.partition(' ')[0] not in missing}
+    def options(self)->dict: # Command → effect and its arguments
+        "Every command that would be accepted now"
+        options = super().options()
+        missing = {verb for verb, step in self.game.preconditions if step not in self.since}
+        return {command: effect for command, effect in options.items()
+                if command.partition(' ')[0] not in missing}
 
-@patch
-def step(self:PreconditionEngine,
-    command:str, # Blanks at either end do not count
-)->str:          # Observation
-    "Do what `command` says, if it is possible"
-    text = super(PreconditionEngine, self).step(command)
-    if text.startswith('You arrive'):
-        self.since = {f'go to {self.place}'}
-        self.place = command.strip().removeprefix('go to ')
-    elif text != 'Nothing happens.':
-        self.since.add(command.strip())
-    return text
+    def step(self,
+        command:str, # Blanks at either end do not count
+    )->str:          # Observation
+        "Do what `command` says, if it is possible"
+        text = super().step(command)
+        if text.startswith('You arrive'):
+            self.since = {f'go to {self.place}'}
+            self.place = command.strip().removeprefix('go to ')
+        elif text != 'Nothing happens.':
+            self.since.add(command.strip())
+        return text
 
 # %% ../../../nbs/envs/alfworld/03_preconditions.ipynb #b83abcd6
 class HouseholdEnv(AlfworldEnv):

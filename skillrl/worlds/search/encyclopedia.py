@@ -263,14 +263,13 @@ class Encyclopedia:
             (kind, each): {field.name: rng.choice(self.values(field)) for field in fields_of(kind)}
             for kind, some in self.names.items() for each in some}
 
-@patch
-def values(self:Encyclopedia, field:Field)->list[str]:
-    "What the values of a field are drawn from"
-    if field.value == 'year':
-        return [str(year) for year in range(1700, 2000)]
-    if field.value == 'river':
-        return self.rivers
-    return self.names.get(field.value) or field.value.split()
+    def values(self, field:Field)->list[str]:
+        "What the values of a field are drawn from"
+        if field.value == 'year':
+            return [str(year) for year in range(1700, 2000)]
+        if field.value == 'river':
+            return self.rivers
+        return self.names.get(field.value) or field.value.split()
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #df4d7dd9
 @patch
@@ -332,18 +331,17 @@ class _CoverEngine(SearchEngine):
     "An engine whose articles tell all only after their cover was opened"
     preconditions:dict|tuple = () # Kind of article → its cover
 
-@patch
-def find(self:_CoverEngine, query:str)->list[tuple[str, float]]: # Contents and score
-    "The documents that a search shows: a cover, or pages as far as they are open"
-    cover = read_cover(query)
-    if cover:
-        self.turns -= 1
-        return [('"{0} {1}"\nThis is the {1} of every {0}.'.format(*cover), 1.)]
-    covers = dict(filter(None, map(read_cover, self.seen)))
-    silent_kinds = {kind for kind, cover in dict(self.preconditions).items() if covers.get(kind) != cover}
-    hits = super(_CoverEngine, self).find(query)
-    return [(_as_covered(page) if read_page(page).kind in silent_kinds else page, score)
-            for page, score in hits]
+    def find(self, query:str)->list[tuple[str, float]]: # Contents and score
+        "The documents that a search shows: a cover, or pages as far as they are open"
+        cover = read_cover(query)
+        if cover:
+            self.turns -= 1
+            return [('"{0} {1}"\nThis is the {1} of every {0}.'.format(*cover), 1.)]
+        covers = dict(filter(None, map(read_cover, self.seen)))
+        silent_kinds = {kind for kind, cover in dict(self.preconditions).items() if covers.get(kind) != cover}
+        hits = super().find(query)
+        return [(_as_covered(page) if read_page(page).kind in silent_kinds else page, score)
+                for page, score in hits]
 
 MAX_STEPS = MAX_TURNS + 3 # Three covers
 

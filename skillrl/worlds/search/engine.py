@@ -171,13 +171,6 @@ def _ends(self:SearchEngine, action):
         return '<answer>' in action and '</answer>' in action
     return inside('answer', action) is not None
 
-@patch
-def _score(self:SearchEngine, action):
-    "Set answer and reward"
-    self.answer = _last_answer(self.history) if self.compat else inside('answer', action)
-    right = self.answer is not None and _exact_match(self.answer, self.question.answers)
-    self.reward = float(right)
-
 # %% ../../../nbs/worlds/search/01_engine.ipynb #1edbdb44
 @patch
 def step(self:SearchEngine,
@@ -189,24 +182,22 @@ def step(self:SearchEngine,
     self.history += action
     self.done = self.done or self._ends(action)
     if self.done:
-        self._score(action)
+        self.answer = _last_answer(self.history) if self.compat else inside('answer', action)
+        self.reward = float(self.answer is not None and _exact_match(self.answer, self.question.answers))
         return ''
     query = inside('search', action)
-    return '' if query is None else self._searched(query)
-
-@patch
-def find(self:SearchEngine, query:str)->list[tuple[str, float]]: # Contents and score
-    "The documents that a search shows"
-    return self.retriever.search(query, TOP_K)
-
-@patch
-def _searched(self:SearchEngine, query):
-    "Observation of a search"
+    if query is None:
+        return ''
     hits = self.find(query)
     self.seen += [contents for contents, _ in hits]
     observation = f'<information>{result_of(hits)}</information>'
     self.history += f'\n{observation}\n'
     return observation
+
+@patch
+def find(self:SearchEngine, query:str)->list[tuple[str, float]]: # Contents and score
+    "The documents that a search shows"
+    return self.retriever.search(query, TOP_K)
 
 # %% ../../../nbs/worlds/search/01_engine.ipynb #16ba34f9
 class SearchEnv(TextEnv):
@@ -229,8 +220,6 @@ class SearchEnv(TextEnv):
         "Reward of the turn just taken"
         return self.engine.reward
 
-# %% ../../../nbs/worlds/search/01_engine.ipynb #4329312a
-@patch
-def over(self:SearchEnv)->bool:
-    "An answer ends the episode, right or wrong"
-    return self.engine.answer is not None
+    def over(self)->bool:
+        "An answer ends the episode, right or wrong"
+        return self.engine.answer is not None

@@ -142,10 +142,9 @@ def lines(self:SearchMemory, *step:Any)->list[str]: # `step`: as memories are gi
 @patch
 def _covers(self:SearchMemory, kind):
     "Lines on covers under which articles of `kind` told nothing, and on one that lies open and may do"
-    silent = [f'Read: {kind} says nothing' + (f' after {kind} {cover}' if cover else '')
-              for cover in self.covered(kind, False)]
+    lines = [f'Read: {kind} says nothing' + (f' after {kind} {cover}' if cover else '')
+             for cover in self.covered(kind, False)]
     cover = self.covers.get(kind, '')
-    current = []
     if cover and self.tells.get((kind, cover), True):
-        current = [f'Opened: {kind} {cover}']
-    return silent + current
+        lines.append(f'Opened: {kind} {cover}')
+    return lines

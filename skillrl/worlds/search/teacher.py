@@ -84,16 +84,18 @@ class SearchReader(EpisodeReader):
     "Reads episodes of searching, those about encyclopedias by their grammar"
     categories, verb = CATEGORIES, 'to answer'
 
-@patch
-def needs(self:SearchReader, t:Trajectory)->tuple[str, ...]: # Kinds of articles in an encyclopedia
-    "What an episode had to find"
-    plan = read_question(t.task)
-    return tuple(kinds_along(plan)) if plan else super(SearchReader, self).needs(t)
+    def needs(self, t:Trajectory)->tuple[str, ...]: # Kinds of articles in an encyclopedia
+        "What an episode had to find"
+        plan = read_question(t.task)
+        return tuple(kinds_along(plan)) if plan else super().needs(t)
 
-@patch
-def found(self:SearchReader, t:Trajectory, words:set)->dict[str, list]: # Empty in an encyclopedia
-    "Place to the words of `words` that an episode saw there"
-    return {} if read_question(t.task) else super(SearchReader, self).found(t, words)
+    def found(self, t:Trajectory, words:set)->dict[str, list]: # Empty in an encyclopedia
+        "Place to those of `words` that an episode saw there"
+        return {} if read_question(t.task) else super().found(t, words)
+
+    def room(self, t:Trajectory)->frozenset: # All of an encyclopedia is one
+        "What tells the place of the episode `t` from others"
+        return frozenset() if read_question(t.task) else super().room(t)
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #9af88c35
 @patch
@@ -120,13 +122,6 @@ def attempts(self:SearchReader, t:Trajectory)->list[Attempt]: # One for each kin
     if not memory.plan:
         return []
     return [_attempt(memory, kind) for kind in dict.fromkeys(self.needs(t))]
-
-@patch
-def room(self:SearchReader, t:Trajectory)->frozenset: # All of an encyclopedia is one
-    "What tells the place of the episode `t` from others"
-    if read_question(t.task):
-        return frozenset()
-    return super(SearchReader, self).room(t)
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #d3ca0440
 @patch

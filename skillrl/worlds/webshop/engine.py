@@ -349,7 +349,6 @@ class WebShopEnv(TextEnv):
         "What was bought in the step just taken is worth"
         return self.engine.purchase.reward if self.engine.done else 0.
 
-@patch
-def over(self:WebShopEnv)->bool:
-    "A purchase ends the episode, whatever it is worth"
-    return self.engine.done
+    def over(self)->bool:
+        "A purchase ends the episode, whatever it is worth"
+        return self.engine.done

@@ -103,23 +103,23 @@ class ShopReader(EpisodeReader):
     "Reads episodes of shopping, those in generated shops by their grammar"
     categories, verb = CATEGORIES, 'to buy'
 
-@patch
-def tell(self:ShopReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
-    "What things are called and how sizes are written, for all that a page or a purchase has shown"
-    episodes = [(t, _memory_at_end(t)) for t in trajs]
-    episodes = [(t, memory) for t, memory in episodes if memory]
-    words = _best_supported(_counted(_word_claims(*pair) for pair in episodes))
-    sizes = _best_supported(_counted(_size_claims(*pair) for pair in episodes))
-    for t, memory in episodes:
-        needs = [words.get(memory.request.query)]
-        needs += [sizes.get(value) for value in memory.request.options.values()]
-        for _, record in filter(None, needs):
-            record.asked_by.append(t)
-    skills = [_skill(f'What {query} are sold as', Fact('name', query, word), f'The request is for {query}.',
-                     shop_category(query), record) for query, (word, record) in words.items()]
-    return skills + [_skill(f'How size {size} is written', Fact('name', f'size {size}', form),
-                            f'The request names the size {size}.', 'general', record)
-                     for size, (form, record) in sizes.items()]
+    def tell(self, trajs:list[Trajectory], min_count:int)->list[Skill]:
+        "What things are called and how sizes are written, for all that a page or a purchase has shown"
+        episodes = [(t, _memory_at_end(t)) for t in trajs]
+        episodes = [(t, memory) for t, memory in episodes if memory]
+        words = _best_supported(_counted(_word_claims(*pair) for pair in episodes))
+        sizes = _best_supported(_counted(_size_claims(*pair) for pair in episodes))
+        for t, memory in episodes:
+            needs = [words.get(memory.request.query)]
+            needs += [sizes.get(value) for value in memory.request.options.values()]
+            for _, record in filter(None, needs):
+                record.asked_by.append(t)
+        skills = [_skill(f'What {query} are sold as', Fact('name', query, word),
+                         f'The request is for {query}.', shop_category(query), record)
+                  for query, (word, record) in words.items()]
+        return skills + [_skill(f'How size {size} is written', Fact('name', f'size {size}', form),
+                                f'The request names the size {size}.', 'general', record)
+                         for size, (form, record) in sizes.items()]
 
 # %% ../../../nbs/worlds/webshop/08_teacher.ipynb #fc34b67d
 @patch
@@ -131,7 +131,7 @@ def refused(self:ShopReader, step:Step, after:str)->bool:
 @patch
 def form(self:ShopReader,
     step:Step,
-    memory:object, # Notes of the episode before the step
+    memory:object, # Of the episode before the step
 )->str: # `buy`
     "The command of `step` without its names"
     if step.action == 'click[buy now]':
@@ -168,15 +168,12 @@ def attempts(self:ShopReader, t:Trajectory)->list[Attempt]: # One, in generated 
 class ShopTeacher(OfflineTeacher):
     "The offline teacher for shops"
 
-@patch
-def home(self:ShopTeacher,
-    new:Skill|Mistake,          # What no failure has asked for
-    old:Skill|None,             # What the bank says otherwise
-    evidence:list[Trajectory],  # Episodes that show it
-    categories:list[str],       # Weak ones
-)->str: # '' if it is to stay unsaid
-    "The category of `new` itself, if that is weak or all"
-    is_weak = new.category in (*categories, 'general')
-    return new.category if isinstance(new, Skill) and is_weak else ''
-
-
+    def home(self,
+        new:Skill|Mistake,          # What no failure has asked for
+        old:Skill|None,             # What the bank says otherwise
+        evidence:list[Trajectory],  # Episodes that show it
+        categories:list[str],       # Weak ones
+    )->str: # '' if it is to stay unsaid
+        "The category of `new` itself, if that is weak or all"
+        is_weak = new.category in (*categories, 'general')
+        return new.category if isinstance(new, Skill) and is_weak else ''
