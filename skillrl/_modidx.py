@@ -4193,8 +4193,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                        'skillrl/worlds/webshop/shop.py'),
                                              'skillrl.worlds.webshop.shop._draw_preconditions': ( 'worlds/webshop/shop.html#_draw_preconditions',
                                                                                                   'skillrl/worlds/webshop/shop.py'),
-                                             'skillrl.worlds.webshop.shop._human_request': ( 'worlds/webshop/shop.html#_human_request',
-                                                                                             'skillrl/worlds/webshop/shop.py'),
                                              'skillrl.worlds.webshop.shop._human_requests': ( 'worlds/webshop/shop.html#_human_requests',
                                                                                               'skillrl/worlds/webshop/shop.py'),
                                              'skillrl.worlds.webshop.shop._options': ( 'worlds/webshop/shop.html#_options',

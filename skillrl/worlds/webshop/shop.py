@@ -147,18 +147,14 @@ def _asin(n):
 # %% ../../../nbs/worlds/webshop/05_shop.ipynb #e3fcb5cf
 _HUMAN = 4 # Requests by people for one product, at most
 
-def _human_request(ware, wishes, value, customs):
-    "A request as people write it, as in the third file"
-    everyday = {form: size for size, form in customs.sizes.items()}
-    name = everyday.get(value, value)
-    return dict(instruction=f'i am looking for {ware.query} that are {wishes[0]} in {name}.',
-                instruction_attributes=[wishes[0]], instruction_options=[value])
-
-def _human_requests(ware, wishes, options, customs, rng):
-    "One request for each of some options"
+def _human_requests(ware, wish, options, customs, rng):
+    "One request for each of some options, as people write it and as in the third file"
     values = [value for axis in ware.axes for value in options[axis]]
-    some = rng.sample(values, min(_HUMAN, len(values)))
-    return tuple(_human_request(ware, wishes, value, customs) for value in some)
+    everyday = {form: size for size, form in customs.sizes.items()}
+    start = f'i am looking for {ware.query} that are {wish} in'
+    return tuple(dict(instruction=f'{start} {everyday.get(value, value)}.',
+                      instruction_attributes=[wish], instruction_options=[value])
+                 for value in rng.sample(values, min(_HUMAN, len(values))))
 
 # %% ../../../nbs/worlds/webshop/05_shop.ipynb #5dc4bd34
 def _bullets(ware, attributes, options, customs):
@@ -186,7 +182,7 @@ def _product(n, ware, customs, rng):
         bullets=_bullets(ware, attributes, options, customs),
         prices=_prices(rng), options=options,
         attributes=attributes, instruction=f'Find me {wishes[0]} {ware.query}{rest}', wishes=wishes,
-        human=_human_requests(ware, wishes, options, customs, rng))
+        human=_human_requests(ware, wishes[0], options, customs, rng))
 
 # %% ../../../nbs/worlds/webshop/05_shop.ipynb #8d2557df
 def _stand(n, ware, customs, rng):
