@@ -23,15 +23,15 @@ EPISODES = 5
 class Guide:
     "The expert of a world, for one episode"
     def __init__(self, here, seen):
-        self.notes = here.notes(seen['text'])
+        self.memory = here.memory(seen['text'])
         self.expert = here.expert(seen['task'], random.Random(0))
         self.command = None
 
     def next(self, seen):
         "Command to send after the observation `seen`"
         if self.command is not None:
-            self.notes.see(self.command, seen['text'])
-        _, self.command = self.expert.act(seen['admissible_commands'], self.notes)
+            self.memory.see(self.command, seen['text'])
+        _, self.command = self.expert.act(seen['admissible_commands'], self.memory)
         return self.command
 
 def played(client, here, seed):

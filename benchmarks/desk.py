@@ -55,7 +55,7 @@ class Clerk:
         self.product, self.believes = product, believes
         self.left = rng.sample(PEOPLE, len(PEOPLE))
 
-    def act(self, admissible, notes, skill_lines=()):
+    def act(self, admissible, memory, skill_lines=()):
         told = ' '.join(skill_lines) if self.believes else ''
         self.left.sort(key=lambda name: f'{self.product} in {name}.' not in told)
         name = self.left.pop(0)

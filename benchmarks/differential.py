@@ -17,7 +17,7 @@ from original_engine import OriginalEngine
 from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.households import ROOMS, Household
-from skillrl.envs.alfworld.notes import AlfworldNotes
+from skillrl.envs.alfworld.memory import AlfworldMemory
 from skillrl.envs.alfworld.scene import CATEGORIES, TOOLS
 
 MOST = 50 # Steps of the expert in one game
@@ -96,11 +96,11 @@ def play_at_random(pair, rng, steps):
         heard.update(admissible)
 
 def play_as_expert(pair, rng):
-    notes = AlfworldNotes(pair.reset())
+    memory = AlfworldMemory(pair.reset())
     expert = AlfworldExpert(pair.game.task, rng, 1.)
     for _ in range(MOST):
-        _, command = expert.act(pair.ours.admissible(), notes)
-        notes.see(command, pair.step(command))
+        _, command = expert.act(pair.ours.admissible(), memory)
+        memory.see(command, pair.step(command))
         if pair.ours.won:
             return
 

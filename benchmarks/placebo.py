@@ -5,7 +5,7 @@ one sentence says of a thing, another says of it in the placebo, and no sentence
 import re
 from collections import defaultdict
 from copy import deepcopy
-from skillrl.envs.alfworld.ways import DECISIVE
+from skillrl.envs.alfworld.preconditions import DECISIVE
 from skillrl.envs.base import seeded
 from skillrl.worlds.webshop.goals import shop_category
 from skillrl.worlds.webshop.shop import conventions
@@ -15,17 +15,17 @@ from skillrl.skills.retrieval import advice
 def has_way(world, suite, game):
     "Does `suite` want a step before the one that decides `game`?"
     if world == 'alfworld':
-        return DECISIVE.get(game.category) in dict(game.ways)
+        return DECISIVE.get(game.category) in dict(game.preconditions)
     if world == 'webshop':
-        return shop_category(game.product.query) in suite.ways
+        return shop_category(game.product.query) in suite.preconditions
     # A cover hides what is no year
-    return any(hop.kind in suite.book.ways and not hop.value.isdigit() for hop in game.hops)
+    return any(hop.kind in suite.book.preconditions and not hop.value.isdigit() for hop in game.hops)
 
 def true_sentences(world, suite):
     "All that skills can say of `suite` and that holds there"
     if world == 'alfworld':
         house = suite.house
-        return {*map(house.hint, house.homes), *map(house.way, house.ways)}
+        return {*map(house.hint, house.homes), *map(house.precondition, house.preconditions)}
     if world == 'webshop':
         return set(conventions(suite.name).sentences())
     habits = suite.book.habits.items()

@@ -27,7 +27,7 @@ from mixture import Mixture
 from skillrl.training.builders import build_episodes, play_episodes, rollout_limits
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.alfworld.households import likelihood
-from skillrl.envs.alfworld.notes import kind, read_goal
+from skillrl.envs.alfworld.memory import kind, read_goal
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.envs.alfworld.world import FolderSuite
 from skillrl.envs.alfworld.teacher import AlfworldTeacher

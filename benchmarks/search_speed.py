@@ -15,15 +15,15 @@ ROUNDS = 5                # By chance, of each question
 def play(question, library, choose):
     "Was `question` answered, turns taken, and seconds that the engine spent; `choose` makes the player"
     from skillrl.worlds.search.engine import SearchEngine
-    from skillrl.worlds.search.notes import SearchNotes, offered
+    from skillrl.worlds.search.memory import SearchMemory, offered
     engine = SearchEngine(question, library, offers=offered)
-    notes = SearchNotes(engine.reset())
+    memory = SearchMemory(engine.reset())
     act = choose(question)
     can, seconds = engine.admissible(), 0.
     while not engine.done:
-        action = act(can, notes)
+        action = act(can, memory)
         took, (seen, can) = spent(lambda: (engine.step(action), engine.admissible()))
-        notes.see(action, seen)
+        memory.see(action, seen)
         seconds += took
     return engine.won, engine.turns, seconds
 
@@ -37,9 +37,9 @@ def measure(books):
         hints = book.hints()
         def expert(question):
             one = SearchExpert(question.task, 0)
-            return lambda can, notes: one.act(can, notes, hints)[1]
+            return lambda can, memory: one.act(can, memory, hints)[1]
         def chance(question):
-            return lambda can, notes: rng.choice(can)
+            return lambda can, memory: rng.choice(can)
         tries = [('expert', expert)] + [('chance', chance)]*ROUNDS
         for question in asked:
             for name, choose in tries:

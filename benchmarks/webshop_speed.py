@@ -55,15 +55,15 @@ class Expert:
     "The expert, who knows the shop"
     def __init__(self, engine, lines):
         from skillrl.worlds.webshop.expert import ShopExpert
-        from skillrl.worlds.webshop.notes import ShopNotes
-        self.notes, self.lines = ShopNotes(engine.text()), lines
+        from skillrl.worlds.webshop.memory import ShopMemory
+        self.memory, self.lines = ShopMemory(engine.text()), lines
         self.expert = ShopExpert(engine.goal.task, 0)
 
     def __call__(self):
-        return self.expert.act([], self.notes, self.lines)[1]
+        return self.expert.act([], self.memory, self.lines)[1]
 
     def see(self, command, text):
-        self.notes.see(command, text)
+        self.memory.see(command, text)
 
 class Chance:
     "Any command, and a search for the request"

@@ -49,7 +49,7 @@ class Try:
         self.observation, info = self.env.reset()
         self.admissible = info['admissible_commands']
         self.task, self.category = info['task'], info['category']
-        self.notes = ALFWORLD.notes(self.observation)
+        self.memory = ALFWORLD.memory(self.observation)
         self.skills = []
         if self.bank:
             self.skills = render(Retriever(self.bank, router=ALFWORLD.router).retrieve(self.task))
@@ -58,7 +58,7 @@ class Try:
     def prompt(self):
         "What the policy reads: task, skills, what was seen, commands"
         context = PromptContext(self.task, self.observation, self.admissible, self.history, self.skills,
-                                self.notes)
+                                self.memory)
         return step_messages(context)
 
     def take(self, text):
@@ -67,7 +67,7 @@ class Try:
         self.steps.append(Step(self.observation, command, reply=text, ok=valid, admissible=self.admissible))
         self.observation, _, terminated, truncated, info = self.env.step(command)
         self.history.append((command, self.observation))
-        self.notes.see(command, self.observation)
+        self.memory.see(command, self.observation)
         self.admissible, self.won = info['admissible_commands'], info['won']
         self.done = terminated or truncated
         return valid
@@ -97,7 +97,7 @@ def demonstrations(house, bank, games, seed):
         t = Try(house, game, bank)
         expert = ALFWORLD.expert(t.task, rng, .9)
         while not t.done:
-            thought, command = expert.act(t.admissible, t.notes, t.skills)
+            thought, command = expert.act(t.admissible, t.memory, t.skills)
             rows.append((t.prompt(), write_reply(thought, command, 'think+action')))
             t.take(rows[-1][1])
     return rows

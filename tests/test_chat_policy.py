@@ -200,11 +200,11 @@ def test_a_chat_policy_sees_all_of_its_past_the_steps_left_and_what_was_where(se
 
 def test_the_latest_sighting_of_a_place_counts():
     from skillrl.agent.prompt import PromptContext, step_messages
-    from skillrl.envs.alfworld.notes import AlfworldNotes
-    notes = AlfworldNotes()
-    notes.see('go to shelf 1', 'You arrive at shelf 1. On the shelf 1, you see a mug 1, and a book 2.')
-    notes.see('take mug 1 from shelf 1', 'You pick up the mug 1 from the shelf 1.')
-    said = step_messages(PromptContext('look', 'Mug.', notes=notes), usual='chat')[1]['content']
+    from skillrl.envs.alfworld.memory import AlfworldMemory
+    memory = AlfworldMemory()
+    memory.see('go to shelf 1', 'You arrive at shelf 1. On the shelf 1, you see a mug 1, and a book 2.')
+    memory.see('take mug 1 from shelf 1', 'You pick up the mug 1 from the shelf 1.')
+    said = step_messages(PromptContext('look', 'Mug.', memory=memory), usual='chat')[1]['content']
     assert 'Seen: shelf 1: book 2' in said.splitlines()
 
 def test_it_is_told_where_skills_come_from_if_there_are_some(server):
@@ -227,7 +227,7 @@ def test_the_prompts_of_sft_are_those_of_play_in_the_chat_wording_too():
     expert, prompts = world('search').expert(e.start().task, random.Random(0)), []
     while not e.done:
         prompts.append(e.messages())
-        e.play(write_reply(*expert.act(e.admissible, e.notes, [])))
+        e.play(write_reply(*expert.act(e.admissible, e.memory, [])))
     t = e.trajectory()
     t.success = True
     assert [r['prompt'] for r in demonstrations(suite, None, c, [t])] == prompts

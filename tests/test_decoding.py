@@ -224,13 +224,13 @@ def test_the_first_update_has_ratio_one_and_a_finite_gradient(shipped, groups):
 def repetitions(trajectory):
     "Commands sent a second time in one state of knowledge although others were left, as the record tells"
     seen = [s.observation for s in trajectory.steps] + [trajectory.final_observation]
-    notes = world('alfworld').notes(seen[0])
+    memory = world('alfworld').memory(seen[0])
     sent, again = {}, 0
     for step, answer in zip(trajectory.steps, seen[1:]):
-        known = sent.setdefault(notes.state(), set())
+        known = sent.setdefault(memory.state(), set())
         again += step.action in known and not known >= set(step.admissible)
         known.add(step.action)
-        notes.see(step.action, answer)
+        memory.see(step.action, answer)
     return again
 
 def test_no_command_is_sent_twice_before_something_was_learnt(shipped):

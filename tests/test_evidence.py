@@ -7,7 +7,8 @@ from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
 from skillrl.skills.distillation import UNKNOWN, OfflineTeacher, distill, _direct
 from skillrl.skills.evidence import (
-    Attempt, EpisodeReader, Ways, _Sighting, _Visit, _telling_verbs, _worth_naming, claims, visits_of)
+    Attempt, EpisodeReader, Preconditions, _Sighting, _Visit, _telling_verbs, _worth_naming, claims,
+    visits_of)
 from skillrl.core.trajectory import Step, Trajectory
 
 reader, house = EpisodeReader(), Household('train-000')
@@ -63,7 +64,7 @@ def test_a_place_that_is_believed_by_less_than_half_is_not_named(belief, n):
     assert len(_worth_naming(evidence, 'cup', 'kitchen')) == n
 
 def test_what_opens_no_more_is_forgotten_with_all_that_was_tried_before():
-    ways, key = Ways([], reader), ('kitchen', 'heat')
+    ways, key = Preconditions([], reader), ('kitchen', 'heat')
     ways.add(key, Attempt('heat', '', ['look'], ['look', 'open microwave']), bought(0))
     ways.add(key, Attempt('heat', 'open microwave', [], []), bought(1))
     assert ways.known[key][0] == 'open microwave' and ways.tried[key] == {'look'}

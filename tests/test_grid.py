@@ -82,7 +82,7 @@ def test_a_household_wants_a_way_in_games_of_its_decisive_commands():
     games = suite.games('new', 12)
     wanting, others = ({game.category for game in games if has_way('alfworld', suite, game) == way}
                        for way in (True, False))
-    decided = {{'use': 'look'}.get(verb, verb) for verb in suite.house.ways}
+    decided = {{'use': 'look'}.get(verb, verb) for verb in suite.house.preconditions}
     assert wanting and others and wanting <= decided and not others & decided
 
 def test_a_shop_wants_a_way_where_its_product_cannot_be_bought_at_once():

@@ -8,7 +8,7 @@ from skillrl.envs.alfworld.engine import Engine
 from skillrl.envs.alfworld.world import find_games, load_game
 from skillrl.envs.alfworld.expert import AlfworldExpert, play_expert
 from skillrl.envs.alfworld.households import Household, households
-from skillrl.envs.alfworld.notes import AlfworldNotes, read_goal
+from skillrl.envs.alfworld.memory import AlfworldMemory, read_goal
 from skillrl.envs.base import seeded
 
 def hints(house, goal):
@@ -28,7 +28,7 @@ def real():
         games[g.id.split('/')[-3]].append(g)
     return games
 
-# AlfworldNotes
+# AlfworldMemory
 
 def test_every_official_goal_is_read(real):
     for g in (g for gs in real.values() for g in gs):
@@ -41,7 +41,7 @@ TORN = ['', 'You', 'You ', 'You pick', 'You pick up the mug 1', 'You are', 'You 
 @pytest.mark.parametrize('text', TORN)
 def test_odd_text_never_raises(text):
     for action in ('', 'go to ', 'take', text):
-        s = AlfworldNotes(text)
+        s = AlfworldMemory(text)
         s.see(action, text)
         assert s.unsearched() == [] and s.where('mug') == []
         assert isinstance(repr(s), str) and s.facing is not None
@@ -103,7 +103,7 @@ def test_scattered_things_are_where_chance_puts_them():
 def clumsy(game, noise, rng, skill_lines=()):
     "Steps to win when some commands go wrong; every choice of the expert must be admissible"
     engine = Engine(game)
-    s, expert = AlfworldNotes(engine.reset()), AlfworldExpert(game.task, rng)
+    s, expert = AlfworldMemory(engine.reset()), AlfworldExpert(game.task, rng)
     for n in range(50):
         can = engine.admissible()
         _, a = expert.act(can, s, skill_lines)

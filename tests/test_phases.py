@@ -181,13 +181,13 @@ def test_without_rl_rounds_in_test_suites_try_what_nobody_else_has(tmp_path, mon
 def test_tries_that_look_around_are_sent_each_elsewhere_and_where_nobody_was():
     config = CONFIG.merged({'evolution.gate': 'probation', 'env.test_tasks': 8})
     suite, bank = suites_of(config)[0][0], SkillBank()
-    suite.house = Household(suite.name, ways=False) # Else some are told what to try instead
+    suite.house = Household(suite.name, preconditions=False) # Else some are told what to try instead
     past = phases.collect_games(build_local_policy(config), suite, config)
     reader = world('alfworld').teacher().reader
     known = {(reader.room(t), place) for t in past for place in reader.found(t)}
     groups = list(phases._round_groups(suite, bank, config, 0, 1, past))
     assert [len(group[0].skills) for group in groups] == [0, 0, 0, 3, 0, 3, 0, 3]
-    sent = [(frozenset(e.notes.receptacles), line.partition(' in ')[2].rstrip('.'))
+    sent = [(frozenset(e.memory.receptacles), line.partition(' in ')[2].rstrip('.'))
             for e in (groups[3][0], groups[5][0]) for line in e.skills]
     assert len(set(sent)) == 6 and not known & set(sent)
     explore = world('alfworld').explorer([])

@@ -10,7 +10,7 @@ from skillrl.agent.prompt import PromptContext, step_messages
 from skillrl.agent.contract import CONTRACT
 from skillrl.envs.alfworld.expert import play_expert
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.notes import AlfworldNotes
+from skillrl.envs.alfworld.memory import AlfworldMemory
 from skillrl.llm.chat import ScriptedChat
 from skillrl.skills.bank import Mistake, rollback, Skill, SkillBank, version_path
 from banks import alfworld_bank as distill
@@ -131,7 +131,7 @@ def prompts(task, observation, title='a red coat'):
     done = [('go to drawer 3', observation), ('open drawer 3', observation)]
     hint = ['Look for mug in drawer 3.']
     yield step_messages(PromptContext(task, observation, ['search', title], done, hint))
-    s = AlfworldNotes(
+    s = AlfworldMemory(
         'You are in the middle of a room. Looking quickly around you, you see a desk 1, and a drawer 3.')
     for a, o in done:
         s.see(a, o)

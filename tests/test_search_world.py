@@ -12,7 +12,7 @@ from skillrl.worlds.search.encyclopedia import before, COVERS, PAGES, _drawn_nam
 from skillrl.worlds.search.encyclopedia import Encyclopedia
 from skillrl.worlds.search.engine import SearchQuestion, SearchEngine, SearchEnv
 from skillrl.worlds.search.expert import SearchExpert, _read_hints
-from skillrl.worlds.search.notes import _names_in, offered
+from skillrl.worlds.search.memory import _names_in, offered
 from skillrl.worlds.search.questions import book_questions, kinds_along, read_question
 from skillrl.worlds.search.retrieve import Library
 from skillrl.worlds.search.world import _EncyclopediaSuite
@@ -143,7 +143,7 @@ def shown_in(suite, question, lines):
 
 def test_covers_decide_and_experiments_find_them():
     suite = _EncyclopediaSuite('train-000', dict(offers=offered))
-    ways, hints = suite.book.ways, suite.book.hints()
+    ways, hints = suite.book.preconditions, suite.book.hints()
     wrong = [before(kind, cover) for kind in ways for cover in COVERS[:1] if cover != ways[kind]]
     pages = [line for line in hints if line.startswith('Look')]
     asked = [q for q in suite.games('val', 150) if q.category != 'comparison'
@@ -159,9 +159,9 @@ def test_covers_decide_and_experiments_find_them():
     assert {before(*way) for way in ways.items()} == {line for line in told if line.startswith('Before')}
 
 def test_an_encyclopedia_without_ways_hides_nothing():
-    suite = _EncyclopediaSuite('train-000', dict(offers=offered), ways=False)
+    suite = _EncyclopediaSuite('train-000', dict(offers=offered), preconditions=False)
     question = next(q for q in suite.games('val', 150) if len(q.hops) == 3)
-    assert shown_in(suite, question, suite.book.hints()).success and not suite.book.ways
+    assert shown_in(suite, question, suite.book.hints()).success and not suite.book.preconditions
 
 # ---- suites and the world ----
 

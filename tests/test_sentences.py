@@ -25,7 +25,7 @@ ELSEWHERE = {
     'skillopt.qa': '1.2 37',                                # An example of a dialogue
     'worlds.bm25': '33',                                  # Stop words of Lucene
     'envs.alfworld.scene': '223 190 222',               # Official memories
-    'envs.alfworld.notes': '2,000',                     # Twice the thousand of the code
+    'envs.alfworld.memory': '2,000',                    # Twice the thousand of the code
     'worlds.search.retrieve': '21',                       # Million passages of Search-R1
     'worlds.webshop.catalogue': '192',                    # Processes of the original
     'worlds.webshop.goals': '200 161',                     # The original's requests

@@ -67,11 +67,11 @@ def prompts():
     from skillrl.agent.prompt import PromptContext, step_messages
     from skillrl.envs.alfworld.engine import AlfworldEnv
     from skillrl.envs.alfworld.households import Household
-    from skillrl.envs.alfworld.notes import AlfworldNotes
+    from skillrl.envs.alfworld.memory import AlfworldMemory
     games, out = Household('maple').games('test', 1), []
     for g in games:
         obs, info = AlfworldEnv(games).reset(options={'game': g})
-        seen = PromptContext(info['task'], obs, info['admissible_commands'], notes=AlfworldNotes(obs))
+        seen = PromptContext(info['task'], obs, info['admissible_commands'], memory=AlfworldMemory(obs))
         out.append(step_messages(seen))
     return out
 

@@ -20,15 +20,15 @@ from skillrl.worlds.webshop.catalogue import _file_names, load_catalogue, read_c
 from skillrl.worlds.webshop.engine import Shop, ShopEngine
 from skillrl.worlds.webshop.expert import ShopExpert
 from skillrl.worlds.webshop.goals import Goals
-from skillrl.worlds.webshop.notes import ShopNotes, read_request
+from skillrl.worlds.webshop.memory import ShopMemory, read_request
 from skillrl.worlds.webshop.reward import (
     Kind, _has_attribute, letter_nouns, _matched_options, measure_purchase, _same_words)
 from skillrl.worlds.webshop.shop import (buying, conventions, generate_catalogue, DETAIL_PAGES,
-                                       ShopWayEngine, size_sentence, WAYS, word_sentence)
+                                       ShopPreconditionEngine, PRECONDITIONS, name_sentence)
 from skillrl.worlds.webshop.world import ShopSuite
-from skillrl.worlds.webshop.teacher import _counted, _notes_at_end, _size_claims, _word_claims
+from skillrl.worlds.webshop.teacher import _counted, _memory_at_end, _size_claims, _word_claims
 from skillrl.llm.local import word_tokenizer
-from skillrl.skills.evidence import replay, way_sentence
+from skillrl.skills.evidence import replay, precondition_sentence
 
 ROOT = Path(__file__).parents[1]
 
@@ -195,9 +195,9 @@ def test_every_goal_of_a_generated_shop_can_be_reached(human):
 def test_hints_are_believed_with_the_given_chance():
     task = 'i am looking for rugs that are non slip in large'
     hints = ['Rugs = bomatu.', 'Size large = fit 9.']
-    said = [ShopExpert(task, seed, trust=.5).act([], ShopNotes(''), hints)[1] for seed in range(200)]
+    said = [ShopExpert(task, seed, trust=.5).act([], ShopMemory(''), hints)[1] for seed in range(200)]
     assert .35 < sum('bomatu' in command for command in said)/200 < .65
-    assert ShopExpert(task, 0, trust=0.).act([], ShopNotes(''), hints)[1] == 'search[non slip]'
+    assert ShopExpert(task, 0, trust=0.).act([], ShopMemory(''), hints)[1] == 'search[non slip]'
     with pytest.raises(ValueError, match='the expert cannot read it'):
         ShopExpert('put a mug in the fridge', 0)
 
@@ -212,7 +212,7 @@ def test_the_original_files_make_one_suite(tmp_path):
     goal = learn[0].games('train', 1)[0]
     env = learn[0].env(goal, 5)
     assert goal.task in env.reset()[0]
-    assert world('webshop').notes(env.reset()[0]) is None # The expert reads generated requests only
+    assert world('webshop').memory(env.reset()[0]) is None # The expert reads generated requests only
 
 # ---- what the original recorded ----
 
@@ -254,7 +254,7 @@ def played(suite, goal, commands):
     return e.trajectory()
 
 def test_the_teacher_counts_what_pages_tell_and_what_purchases_were_worth():
-    suite = ShopSuite('elm', (True,), n=150, ways=False)
+    suite = ShopSuite('elm', (True,), n=150, preconditions=False)
     goal = next(g for g in suite.games('train', 500) if g.task.split(',')[0].endswith(' in large'))
     true, asin = conventions('elm'), goal.product.asin.lower()
     said = goal.product.query
@@ -263,28 +263,28 @@ def test_the_teacher_counts_what_pages_tell_and_what_purchases_were_worth():
               'click[buy now]']
     won = played(suite, goal, bought)
     assert won.success
-    read = [(won, _notes_at_end(won))]
+    read = [(won, _memory_at_end(won))]
     assert {key: r.support for key, r in _counted(starmap(_word_claims, read)).items()} == {(said, word): 1}
     assert list(_counted(starmap(_size_claims, read))) == [('large', true.sizes['large'])]
     other = next(p for p in suite.shop.catalogue.products if p.query not in (said, 'display stands'))
     wrong = played(suite, goal, [f'search[{other.name}]', f'click[{other.asin.lower()}]', 'click[buy now]'])
     assert wrong.reward == 0
-    records = _counted([_word_claims(wrong, _notes_at_end(wrong))])
+    records = _counted([_word_claims(wrong, _memory_at_end(wrong))])
     assert [record.support for record in records.values()] == [-1]
     looked = played(suite, goal, [f'search[{other.name}]', f'click[{other.asin.lower()}]', 'click[features]'])
     skills = world('webshop').teacher().distill([won, wrong, looked])
     told = {skill.principle for skill in skills if hasattr(skill, 'principle')}
-    assert word_sentence(other.query, true.words[other.query]) in told and told <= set(true.sentences())
-    assert size_sentence('large', true.sizes['large']) in told
+    assert name_sentence(other.query, true.words[other.query]) in told and told <= set(true.sentences())
+    assert name_sentence('size large', true.sizes['large']) in told
 
 # ---- what has to be looked at before a purchase ----
 
 def opened(suite):
     "Goal of a category with a way, commands that lead to its product with all chosen, and the two pages"
-    wanted = [g for g in suite.games('train', 500) if g.category in suite.ways]
+    wanted = [g for g in suite.games('train', 500) if g.category in suite.preconditions]
     goal = next(g for g in wanted if isinstance(g.options, dict))
     clicks = [goal.product.asin.lower(), *goal.options.values()]
-    pages = [page.removeprefix('see ') for page in suite.ways[goal.category].split(', ')]
+    pages = [page.removeprefix('see ') for page in suite.preconditions[goal.category].split(', ')]
     return goal, [f'search[{goal.product.name}]', *[f'click[{text}]' for text in clicks]], pages
 
 def looks(pages):
@@ -302,13 +302,13 @@ def test_a_shop_sells_once_its_pages_were_looked_at():
     leaves = ['click[< prev]', f'click[{goal.product.asin.lower()}]']
     again = [*commands, *looks(pages), *leaves, *commands[2:], *buy]
     assert not played(suite, goal, again).success # Another visit begins anew
-    assert played(ShopSuite('elm', n=150, ways=False), goal, commands + buy).success
+    assert played(ShopSuite('elm', n=150, preconditions=False), goal, commands + buy).success
 
 def test_two_pages_open_a_purchase_and_no_others_do():
     suite = ShopSuite('elm', n=150)
     goal, commands, _ = opened(suite)
-    for way, other in [(way, other) for way in WAYS for other in WAYS]:
-        engine = ShopWayEngine(suite.shop, goal, {goal.category: way})
+    for way, other in [(way, other) for way in PRECONDITIONS for other in PRECONDITIONS]:
+        engine = ShopPreconditionEngine(suite.shop, goal, {goal.category: way})
         for command in [*commands, *looks([page.removeprefix('see ') for page in other.split(', ')])]:
             engine.step(command)
         assert ('click[buy now]' in engine.admissible()) == (way == other)
@@ -325,7 +325,7 @@ def test_ways_change_nothing_but_the_button():
             assert texts[0] == texts[1]
 
 def test_files_of_ones_own_have_no_ways():
-    assert ShopSuite('elm', catalogue=generate_catalogue('elm', 20)).ways == {}
+    assert ShopSuite('elm', catalogue=generate_catalogue('elm', 20)).preconditions == {}
 
 def test_the_teacher_reads_off_what_opened_the_door_and_forgets_what_does_not():
     suite, reader = ShopSuite('elm', n=150), world('webshop').teacher().reader
@@ -333,12 +333,13 @@ def test_the_teacher_reads_off_what_opened_the_door_and_forgets_what_does_not():
     lost = played(suite, goal, [*commands, 'click[buy now]'])
     assert reader.told([lost]) == [] and reader.attempts(lost)[0].shut
     told = world('webshop').experimenter([lost])(Episode(suite.env(goal, 9), goal).start())
-    assert len(told) == 3 and set(told) <= {way_sentence(buying(goal.category), way) for way in WAYS}
+    possible = {precondition_sentence(buying(goal.category), pages) for pages in PRECONDITIONS}
+    assert len(told) == 3 and set(told) <= possible
     others = [page for page in DETAIL_PAGES if page not in pages]
     won = played(suite, goal, [*commands, *looks([*others, *pages]), 'click[buy now]'])
     [skill] = reader.told([lost, won])
     assert skill.principle in conventions('elm').sentences() and skill.category == goal.category
-    suite.ways = dict.fromkeys(suite.ways, 'see reviews, see reviews')
+    suite.preconditions = dict.fromkeys(suite.preconditions, 'see reviews, see reviews')
     assert reader.told([lost, won, played(suite, goal, [*commands, *looks(pages), 'click[buy now]'])]) == []
     assert reader.attempts(Trajectory('a', 'put a mug in the fridge')) == []
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from skillrl.envs.alfworld.world import _ABILITY_FACTS, _STATE_FACTS, _printed_names
-from skillrl.envs.alfworld.notes import kind
+from skillrl.envs.alfworld.memory import kind
 from skillrl.envs.alfworld.scene import STATES, TOOLS, Game, Goal, Scene
 
 # ---- ids ----

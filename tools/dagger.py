@@ -38,7 +38,7 @@ class _Pupil:
 def _labelled(pupil, prompt):
     "What the expert would do now, as a row"
     e = pupil.episode
-    thought, action = pupil.expert.act(e.admissible, e.notes, e.skills)
+    thought, action = pupil.expert.act(e.admissible, e.memory, e.skills)
     return dict(prompt=prompt, completion=write_reply(thought, action, e.agent.reply))
 
 def _turn(live, policy, options, rng, generator):

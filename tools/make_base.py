@@ -14,7 +14,7 @@ from skillrl.agent.episode import Episode
 from skillrl.envs.alfworld.scene import CATEGORIES
 from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.households import _RECEPTACLES, _THINGS, Household
-from skillrl.envs.alfworld.ways import decided_at, DECISIVE, draw_way, HouseholdEnv
+from skillrl.envs.alfworld.preconditions import decided_at, DECISIVE, draw_precondition, HouseholdEnv
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
 
 # The most that official games have of a receptacle; 2 of the others
@@ -47,9 +47,9 @@ def vocabulary():
 def ways(house, category, rng):
     "What a bank might say of ways: those of the house, and some that are none"
     verb = DECISIVE.get(category)
-    out = [house.way(v) for v in house.ways if rng.random() < (.8 if v == verb else .3)]
+    out = [house.precondition(v) for v in house.preconditions if rng.random() < (.8 if v == verb else .3)]
     if verb in decided_at(house):
-        tried = [draw_way(house, verb, rng) for _ in range(rng.choice((0, 0, 0, 1, 2)))]
+        tried = [draw_precondition(house, verb, rng) for _ in range(rng.choice((0, 0, 0, 1, 2)))]
         out += [f'Before {verb}: {step}.' for step in tried]
     return list(dict.fromkeys(out))
 

@@ -20,7 +20,7 @@ from skillrl.worlds.search.encyclopedia import (
     MAX_STEPS, _MOODS, _NAME_ENDS, _NAME_MIDDLES, _NAME_STARTS, PAGES, sentence, _THEMES)
 from skillrl.worlds.search.expert import SearchExpert
 from skillrl.worlds.search.retrieve import Library
-from skillrl.worlds.search.notes import offered
+from skillrl.worlds.search.memory import offered
 from skillrl.worlds.search.questions import COMPARED, book_questions, kinds_along, read_question
 from skillrl.llm.local import _DROPPED, _SPECIAL, _USER, Policy, tiny_model
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -48,7 +48,7 @@ ENDINGS = [middle + end for middle in _NAME_MIDDLES for end in _NAME_ENDS] # Wha
 
 def ways(book, kinds, rng):
     "Lines on covers: those of `book`, and at times some that are false about one of `kinds`"
-    lines = [before(kind, cover) for kind, cover in book.ways.items() if rng.random() < .85]
+    lines = [before(kind, cover) for kind, cover in book.preconditions.items() if rng.random() < .85]
     kind, n = rng.choice(kinds), rng.choice((0, 0, 0, 1, 2))
     return list(dict.fromkeys(lines + [before(kind, cover) for cover in rng.sample(COVERS, n)]))
 
@@ -91,7 +91,8 @@ def rows(rng, first=0):
         book = small_book(f'base-{n}', rng)
         library = Library(book.documents())
         for question in book_questions(book, ASKED):
-            env = EncyclopediaEnv([question], library, MAX_STEPS, ways=book.ways, offers=offered)
+            env = EncyclopediaEnv([question], library, MAX_STEPS, preconditions=book.preconditions,
+                                  offers=offered)
             kinds = kinds_along(read_question(question.task))
             episode = Episode(env, question, skills=shown(book, other, kinds, rng))
             expert = SearchExpert(question.task, rng, TRUST)

@@ -26,7 +26,7 @@ from pretraining import demonstrated
 from skillrl.core.config import AgentConfig, ModelConfig
 from skillrl.core.store import read_json, write_json
 from skillrl.envs.alfworld.expert import AlfworldExpert
-from skillrl.envs.alfworld.ways import DECISIVE
+from skillrl.envs.alfworld.preconditions import DECISIVE
 from skillrl.llm.adapter import is_adapter, load_policy, new_adapter
 from skillrl.llm.models import find_model
 from skillrl.training.builders import build_placement

@@ -15,10 +15,10 @@ from skillrl.agent.episode import Episode
 from skillrl.worlds.webshop.expert import ShopExpert
 from skillrl.worlds.webshop.goals import CATEGORIES, shop_category
 from skillrl.worlds.webshop.shop import (_ATTRIBUTES, buying, conventions, DETAIL_PAGES, NAMES,
-                                       size_sentence, VALUES, WARES, WAYS, word_sentence)
+                                       VALUES, WARES, PRECONDITIONS, name_sentence)
 from skillrl.worlds.webshop.world import ShopSuite
 from skillrl.llm.local import Policy, tiny_model, word_tokenizer
-from skillrl.skills.evidence import way_sentence
+from skillrl.skills.evidence import precondition_sentence
 from dagger import renumber
 from skillrl.training.sft import encode_rows
 
@@ -46,20 +46,20 @@ def vocabulary():
 def ways_told(shop, task, rng):
     "What a bank might say of ways: those of the shop, and some that are none"
     wanted = shop_category(task)
-    told = [(c, way) for c, way in shop.ways.items() if rng.random() < (.8 if c == wanted else .2)]
-    told += [(wanted, way) for way in rng.sample(WAYS, rng.choice((0, 0, 0, 1, 2, 3)))]
-    return [way_sentence(buying(c), way) for c, way in dict.fromkeys(told)]
+    told = [(c, way) for c, way in shop.preconditions.items() if rng.random() < (.8 if c == wanted else .2)]
+    told += [(wanted, way) for way in rng.sample(PRECONDITIONS, rng.choice((0, 0, 0, 1, 2, 3)))]
+    return [precondition_sentence(buying(c), way) for c, way in dict.fromkeys(told)]
 
 def notes(shop, task, rng):
     "What a bank might show for `task`: usually what its ware is sold as, among other sentences"
     asked = [said for said in shop.words if said in task and rng.random() < .9]
     said = dict.fromkeys(asked + rng.sample(list(shop.words), rng.randint(0, 3)))
-    out = [word_sentence(one, shop.words[one]) for one in list(said)[:3]]
+    out = [name_sentence(one, shop.words[one]) for one in list(said)[:3]]
     if rng.random() < .8:
         request = task.split(',')[0]
         sizes = [size for size in shop.sizes if request.endswith(f' {size}') and rng.random() < .8]
         size = (sizes or rng.sample(list(shop.sizes), 1))[0]
-        out.append(size_sentence(size, shop.sizes[size]))
+        out.append(name_sentence(f'size {size}', shop.sizes[size]))
     out += ways_told(shop, task, rng)
     rng.shuffle(out)
     return out + rng.sample(HABITS, rng.choice((0, 0, 0, 1, 2)))
@@ -108,7 +108,7 @@ def recalls(rng):
     while True:
         n = rng.randint(2, 3)
         called = list(zip(rng.sample([ware.query for ware in WARES], n), rng.sample(NAMES, n)))
-        lines = '\n'.join(f'Skill: {word_sentence(ware, name)}' for ware, name in called)
+        lines = '\n'.join(f'Skill: {name_sentence(ware, name)}' for ware, name in called)
         said = ' '.join(f'{ware} {name}' for ware, name in rng.sample(called, n))
         prompt = [dict(role='system', content=''), dict(role='user', content=lines)]
         yield dict(prompt=prompt, completion=f'<think> {said} </think>')

@@ -14,9 +14,9 @@ from pretraining import PASS # Rows of each half in a pass
 from skillrl.agent.episode import Episode
 from skillrl.envs.alfworld.expert import AlfworldExpert
 from skillrl.envs.alfworld.households import Household
-from skillrl.envs.alfworld.notes import kind
+from skillrl.envs.alfworld.memory import kind
 from skillrl.envs.alfworld.scene import CATEGORIES
-from skillrl.envs.alfworld.ways import DECISIVE, HouseholdEnv
+from skillrl.envs.alfworld.preconditions import DECISIVE, HouseholdEnv
 from skillrl.llm.local import Policy
 from dagger import RelabelOptions, numbered_words, relabel, renumber
 from skillrl.training.sft import encode_rows
@@ -39,7 +39,7 @@ class KindsOfPlaces(Household):
             types = list(dict.fromkeys(map(kind, self.places[room])))
             self.kinds[thing] = rng.sample(types, min(3, len(types)))
             self.homes[thing] = room, '' # None of its own
-        self.ways.pop('use', None) # Which is about the home of the lamp
+        self.preconditions.pop('use', None) # Which is about the home of the lamp
 
     def hint(self, thing:str)->str:
         "The true sentence about where this household keeps a thing"

@@ -58,7 +58,7 @@ def demonstrated(episode:Episode, expert:object, strays:Callable, kept:Callable)
     action)` says whether a row is."""
     prompt, said = episode.messages(), ''
     while not episode.done:
-        thought, action = expert.act(episode.admissible, episode.notes, episode.skills)
+        thought, action = expert.act(episode.admissible, episode.memory, episode.skills)
         moves = strays(action, episode.admissible)
         said = write_reply(thought, action, episode.agent.reply)
         if not moves and kept(thought, action):

@@ -74,7 +74,7 @@ def start(self:Episode)->Episode: # EpisodeError if the environment fails
     self.first, self.admissible = self.observation, info.get('admissible_commands') or None
     self.task, self.category = info['task'], info.get('category', '')
     self.game = info.get('game', '')
-    self.notes = self.world.notes(self.observation) if self.world else None
+    self.memory = self.world.memory(self.observation) if self.world else None
     if self.retriever:
         found = self.retriever.retrieve(self.task)
         self.skills, self.skill_ids = render(found) + self.skills, found.ids
@@ -89,7 +89,7 @@ def messages(self:Episode,
 )->list[dict[str, str]]:
     "The prompt for the next step"
     c = PromptContext(self.start().task, self.observation, self.admissible or (), self.history, self.skills,
-                      self.notes, self.first, limit=getattr(self.env, 'max_steps', 0), **more)
+                      self.memory, self.first, limit=getattr(self.env, 'max_steps', 0), **more)
     prompt = step_messages(c, self.agent, self.world, usual)
     if usual == 'chat' and hasattr(self.env, 'tools'):
         prompt[-1]['tools'] = self.env.tools
@@ -111,8 +111,8 @@ def act(self:Episode,
         self.sent.setdefault(self.knowledge, set()).add(action)
     self.steps.append(step)
     self.history.append((action, observation))
-    if self.notes:
-        self.notes.see(action, observation)
+    if self.memory:
+        self.memory.see(action, observation)
     self.observation, self.admissible = observation, info.get('admissible_commands') or None
     self.done, self.won = bool(terminated or truncated), bool(info.get('won'))
     lost = 'step limit' if truncated else 'lost'
@@ -172,7 +172,7 @@ def holds_command(self:Episode,
 @patch(as_prop=True)
 def knowledge(self:Episode)->Hashable: # Equal to an earlier one if nothing new was learnt since
     "State of knowledge"
-    state = getattr(self.notes, 'state', None)
+    state = getattr(self.memory, 'state', None)
     return state() if state else self.observation
 
 @patch
@@ -200,14 +200,14 @@ def trajectory(self:Episode)->Trajectory: # ValueError before the last step
 # %% ../../nbs/03_agent.episode.ipynb #0b898077
 def demonstrate(
     episode:Episode, # Unfinished
-    expert:Any,      # `act(admissible, notes, skills)` gives thought and command
+    expert:Any,      # `act(admissible, memory, skills)` gives thought and command
 )->tuple[Trajectory, list[dict]]: # And rows of `prompt` and `completion`
     "Let an expert play `episode` to its end"
     rows = []
     prompt, said = (), ''
     while not episode.done:
         prompt = episode.messages(asked=prompt, said=said)
-        thought, action = expert.act(episode.admissible, episode.notes, episode.skills)
+        thought, action = expert.act(episode.admissible, episode.memory, episode.skills)
         said = write_reply(thought, action, episode.agent.reply)
         rows.append(dict(prompt=prompt, completion=said))
         episode.play(said)

@@ -21,7 +21,7 @@ def plain_lines(
     history:Sequence[tuple[str, str]],  # Pairs of command and the observation it brought, oldest first
     history_length:int,                 # Pairs of `history` to show
 )->Iterator[str]:
-    "The lines after task and skills in a world without notes"
+    "The lines after task and skills in a world without a memory"
     if admissible:
         yield 'Actions: ' + '; '.join(admissible)
     yield from _turns(history[max(0, len(history) - history_length):], observation)
@@ -43,7 +43,7 @@ class PromptContext:
     admissible:Sequence[str] = ()             # Commands it would accept
     history:Sequence[tuple[str, str]] = ()    # Pairs of command and the observation it brought, oldest first
     skills:Sequence[str] = ()                 # Lines from `render`
-    notes:Any = None                          # What was seen in the episode so far, see `World.notes`
+    memory:Any = None                         # What was seen in the episode so far, see `World.memory`
     first:str = ''                            # What the environment showed before the first command
     asked:Sequence[dict] = ()                 # The prompt of the step before, for a conversation that grows
     said:str = ''                             # The reply to it
@@ -54,10 +54,10 @@ class PromptContext:
 def _our_lines(c, history_length):
     "Our prompt for the `PromptContext` `c`"
     past, commands = list(c.history), list(c.admissible)
-    if c.notes is None:
+    if c.memory is None:
         rest = plain_lines(c.observation, commands, past, history_length)
     else:
-        rest = c.notes.lines(c.task, c.observation, commands, past, history_length)
+        rest = c.memory.lines(c.task, c.observation, commands, past, history_length)
     yield from map(one_line, [f'Task: {c.task}', *(f'Skill: {line}' for line in c.skills), *rest])
 
 # %% ../../nbs/agent/02_prompt.ipynb #5b55868c
@@ -68,7 +68,7 @@ def _set_in(text):
 
 def _seen_lines(c):
     "What each place was last seen to hold; where they are too many, what the task names stays longest"
-    contents, named = getattr(c.notes, 'contents', {}), words_of(c.task)
+    contents, named = getattr(c.memory, 'contents', {}), words_of(c.task)
     parts = [f'{place}: {", ".join(things) or "nothing"}' for place, things in contents.items()]
     kept = sorted(parts, key=lambda part: len(named & words_of(part)))
     while sum(map(len, kept)) > 420: # Some 150 tokens, names with numbers being dense

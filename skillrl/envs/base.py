@@ -130,8 +130,8 @@ def deal(
 )->dict[str, list]:          # Split → items
     "`items` dealt to splits, each kind in proportion"
     dealt = {split: [] for split in shares}
-    ordered = [item for group in _shuffled_by_kind(items, kind, rng) for item in group]
-    for i, item in enumerate(ordered, 1):
+    queue = [item for group in _shuffled_by_kind(items, kind, rng) for item in group]
+    for i, item in enumerate(queue, 1):
         behind = max(shares, key=lambda split: shares[split]*i - len(dealt[split]))
         dealt[behind].append(item)
     return dealt
@@ -144,8 +144,8 @@ def stratified(
 )->list:
     "`items` in an order whose every beginning has each kind in proportion"
     groups = _shuffled_by_kind(items, kind, rng)
-    placed = [((r + .5)/len(group), item) for group in groups for r, item in enumerate(group)]
-    return [item for _, item in sorted(placed, key=lambda p: p[0])]
+    places = [((r + .5)/len(group), item) for group in groups for r, item in enumerate(group)]
+    return [item for _, item in sorted(places, key=lambda p: p[0])]
 
 def spread(
     dealt:dict[str, list], # Split → items
@@ -196,11 +196,11 @@ def suite(self:World, config:Any, name:str|None=None)->Any: # ValueError if ther
     "One suite of a run, the first to learn in if no name is given"
     learn, held_out = suites_of(self, config)
     by_name = {s.name: s for s in (*held_out, *learn)}
-    wanted = name if name and not config.url else learn[0].name
-    if wanted in by_name:
-        return by_name[wanted]
-    known = ', '.join(sorted(by_name)[:9])
-    raise ValueError(f'there is no suite {wanted!r} in {self.name}: name one of {known}')
+    choice = name if name and not config.url else learn[0].name
+    if choice in by_name:
+        return by_name[choice]
+    names = ', '.join(sorted(by_name)[:9])
+    raise ValueError(f'there is no suite {choice!r} in {self.name}: name one of {names}')
 
 # %% ../../nbs/envs/01_base.ipynb #6e625347
 class Expert:
@@ -234,17 +234,17 @@ class Expert:
 @patch
 def act(self:Expert,
     admissible:list[str]|None, # Commands that would be accepted; None or empty if anything can be written
-    notes:Any,                 # Of the episode so far
+    memory:Any,                 # Of the episode so far
     skill_lines:list[str]=(),  # Sentences of the skills shown
 )->tuple[str, str]:            # Thought, command
     "What to think and do next"
-    self.can, self.notes = dict.fromkeys(admissible or ()), notes
+    self.can, self.memory = dict.fromkeys(admissible or ()), memory
     self.hints = self.heeds(skill_lines)
     return self.choice()
 
 # %% ../../nbs/envs/01_base.ipynb #2f879973
 @patch
-def notes(self:World, observation:str)->Any: # First observation of an episode
+def memory(self:World, observation:str)->Any: # First observation of an episode
     "Notes for a new episode; None shows the agent its plain history"
     return None
 
@@ -276,23 +276,23 @@ def reward(self:World, episode:Any)->float: # From 0 to 1
 # %% ../../nbs/envs/01_base.ipynb #c6d66f45
 @patch
 def explorer(self:World,
-    played:Iterable, # Trajectories of one suite
+    trajs:Iterable, # Trajectories of one suite
 )->Callable[[Any], list[str]]: # From a started `Episode` to lines for its prompt
-    "What sends an agent where `played` have looked least"
+    "What sends an agent where `trajs` have looked least"
     return lambda episode: []
 
 # %% ../../nbs/envs/01_base.ipynb #b7e0a1c2
 @patch
-def experimenter(self:World, played:Iterable, said:Collection[str]=())->Callable[[Any], list[str]]:
-    "What tells agents to try what `played` may have lacked; `said` is what their bank tells them anyway"
-    return experiments(played, self.reader(), said)
+def experimenter(self:World, trajs:Iterable, bank_lines:Collection[str]=())->Callable[[Any], list[str]]:
+    "What tells agents to try what `trajs` may have lacked; `bank_lines` is what their bank tells them anyway"
+    return experiments(trajs, self.reader(), bank_lines)
 
 
 class GeneratedWorld(World):
     "World of generated suites, `make(name, setting)`, and of files, `open(folder, setting)`"
     variants:dict # `env.variant` → setting
-    noted:type # Of its notes, made from a first observation
-    shown:type # Of its experts
+    memory_class:type # Made from a first observation
+    expert_class:type
 
     def suites(self, config:Any)->tuple[list, list]: # ValueError for a variant that does not exist
         "Generated suites, or the one of the user's files"
@@ -303,21 +303,21 @@ class GeneratedWorld(World):
         train = [self.make(f'train-{i:03}', setting) for i in range(config.train_suites)]
         return train, [self.make(f'test-{i:03}', setting) for i in config.test_numbers]
 
-    def notes(self, observation:str)->Any:
+    def memory(self, observation:str)->Any:
         "What the agent has seen; None if no expert can read the task"
-        seen = self.noted(observation)
-        return seen if self.shown.reads(seen.task) else None
+        memory = self.memory_class(observation)
+        return memory if self.expert_class.reads(memory.task) else None
 
     def expert(self, task:str, rng:random.Random, trust:float=1.)->Any:
         "Expert for one episode; None if it cannot read the task"
-        return self.shown(task, rng, trust) if self.shown.reads(task) else None
+        return self.expert_class(task, rng, trust) if self.expert_class.reads(task) else None
 
 # %% ../../nbs/envs/01_base.ipynb #b7e0a1c3
 @patch
 def _setting(self:GeneratedWorld, config):
     if config.variant not in self.variants:
-        known = ', '.join(filter(None, self.variants))
-        raise ValueError(f'env.variant is {config.variant!r}: {self.name} has {known}, and an empty one')
+        names = ', '.join(filter(None, self.variants))
+        raise ValueError(f'env.variant is {config.variant!r}: {self.name} has {names}, and an empty one')
     return self.variants[config.variant]
 
 @patch
@@ -325,46 +325,46 @@ def suite(self:GeneratedWorld, config:Any, name:str|None=None)->Any: # ValueErro
     "The suite called `name`, train-000 if left out; that of the user's files if there are some"
     if config.games or config.url:
         return super(GeneratedWorld, self).suite(config, name)
-    found = re.fullmatch(r'(train|test)-(\d{1,15})', name or 'train-0')
-    if not found:
+    match = re.fullmatch(r'(train|test)-(\d{1,15})', name or 'train-0')
+    if not match:
         raise ValueError(f'there is no suite {name!r} in {self.name}: '
                          'name one of train-000, train-001, … or of test-000, test-001, …')
-    return self.make(f'{found[1]}-{int(found[2]):03}', self._setting(config))
+    return self.make(f'{match[1]}-{int(match[2]):03}', self._setting(config))
 
 # %% ../../nbs/envs/01_base.ipynb #b7e0a1c7
 def skill_block(lines:list[str])->str: # '' for none
     "Skills as published prompts show them"
-    shown = '\n'.join(lines)
-    return f'## Retrieved Relevant Experience\n\n{shown}\n\n## Current Progress\n\n' if shown else ''
+    text = '\n'.join(lines)
+    return f'## Retrieved Relevant Experience\n\n{text}\n\n## Current Progress\n\n' if text else ''
 
 def progress_block(
     context:Any,        # With history, skills and the first observation
     n:int,              # Steps to show
-    shown:Callable=str, # From an observation to what is shown of it
+    excerpt:Callable=str, # From an observation to what is shown of it
 )->str: # Up to the words `and your`, before `current observation`; '' if there is no step to show
     "Skills and the last steps as published prompts show them"
-    seen = [shown(text) for text in (context.first, *(answer for _, answer in context.history))]
-    pairs = enumerate(zip(seen, context.history), 1) # Each action with the observation that it answered
+    texts = [excerpt(text) for text in (context.first, *(answer for _, answer in context.history))]
+    pairs = enumerate(zip(texts, context.history), 1) # Each action with the observation that it answered
     steps = [f"[Observation {i}: '{before}', Action {i}: '{action}']" for i, (before, (action, _)) in pairs]
     recent = steps[max(0, len(steps) - n):]
     if not recent:
         return ''
-    taken, actions = len(steps), '\n'.join(recent)
+    count, actions = len(steps), '\n'.join(recent)
     skills = skill_block(context.skills)
     before = f'\n{skills}' if skills else ''
-    return f'''{before}Prior to this step, you have already taken {taken} step(s). Below are the most recent \
+    return f'''{before}Prior to this step, you have already taken {count} step(s). Below are the most recent \
 {len(recent)} observations and the corresponding actions you took: {actions}
-You are now at step {taken + 1} and your'''
+You are now at step {count + 1} and your'''
 
 # %% ../../nbs/envs/01_base.ipynb #8ee8d785
 _worlds = {'remote': 'skillrl.envs.base:Remote'} # On a live server, whatever it plays
 
 def register(
     name:str,               # Word a configuration uses
-    found:World|type|str,   # World, its class, or `'module:Class'`
+    entry:World|type|str,   # World, its class, or `'module:Class'`
 )->None:
     "Make a world available to `world` under `name`"
-    _worlds[name] = found
+    _worlds[name] = entry
 
 def _packaged():
     "Name of each world of this library → its module"
@@ -381,8 +381,8 @@ def _imported(where):
     "What `module:Class` names"
     module, _, attribute = where.rpartition(':')
     if not module:
-        known = ', '.join(world_names())
-        remedy = f"choose one of {known}, or name your own as module:Class or file.py:Class"
+        names = ', '.join(world_names())
+        remedy = f"choose one of {names}, or name your own as module:Class or file.py:Class"
         raise ValueError(f"world {where!r} is unknown: {remedy}")
     folder = Path.cwd() # The `skillrl` command does not look for modules where it is called
     if module.endswith('.py'):
@@ -401,20 +401,20 @@ def world(
     "World called `name`"
     if name not in _worlds and name in _packaged():
         importlib.import_module(_packaged()[name])
-    found = _worlds.get(name, name)
-    if isinstance(found, str):
-        found = _imported(found)
-    made = found() if isinstance(found, type) else found
-    if not hasattr(made, 'suites'):
+    entry = _worlds.get(name, name)
+    if isinstance(entry, str):
+        entry = _imported(entry)
+    instance = entry() if isinstance(entry, type) else entry
+    if not hasattr(instance, 'suites'):
         raise ValueError(f"world {name!r} has no suites: name a subclass of skillrl.envs.base.World")
-    return made
+    return instance
 
 # %% ../../nbs/envs/01_base.ipynb #e3df6582
 @dataclass(eq=False)
 class GameSuite:
     "Games of one list, dealt to splits; they need an `id`, a `task` and a `category`"
     name:str
-    listed:list       # The games
+    entries:list      # The games
     make_env:Callable # From a list of games and `max_steps` to an environment
     live = False    # Is each episode played on a server?
     tests = 'test', # Splits of test games, each reported apart
@@ -422,7 +422,7 @@ class GameSuite:
     @cached_property
     def splits(self)->dict[str, list]:
         "Split → its games"
-        dealt = deal(self.listed, SHARES_WITH_TEST, category_of, seeded('deal', self.name))
+        dealt = deal(self.entries, SHARES_WITH_TEST, category_of, seeded('deal', self.name))
         return spread(dealt, category_of)
 
     def games(self, split:str, n:int, start:int=0)->list: # ValueError for a split that does not exist
@@ -440,7 +440,7 @@ class GameSuite:
         return self.splits[split]
 
     def __len__(self)->int:
-        return len(self.listed)
+        return len(self.entries)
 
 # %% ../../nbs/envs/01_base.ipynb #9527bc58
 @patch
@@ -516,13 +516,13 @@ def about(self:ServerSuite, id:str)->tuple[str, str]: # Task, category
 
 # %% ../../nbs/envs/01_base.ipynb #91a528dd
 def suites_of(
-    found:World,
+    world:World,
     config:Any,       # An `EnvConfig`
 )->tuple[list, list]: # Suites to learn in, suites to be judged in
     "The suites of a run, which are its server if it names one"
     if not config.url:
-        return found.suites(config)
-    server = ServerSuite(config.url, found.router)
+        return world.suites(config)
+    server = ServerSuite(config.url, world.router)
     return [server], [server]
 
 class Remote(World):

@@ -20,7 +20,7 @@ from ..core.trajectory import Step, Trajectory, category_of, select
 from .bank import PROBATION, Entry, Mistake, Proposal, Skill, SkillBank
 from .consolidation import consolidate, goals_of, normal, subject_of
 from .evidence import (
-    Claim, claims, EpisodeReader, replay, visits_of, Ways, words_of)
+    Claim, claims, EpisodeReader, replay, visits_of, Preconditions, words_of)
 from .facts import Fact
 from .retrieval import advice
 
@@ -168,7 +168,7 @@ def refusals(
     groups = defaultdict(list)
     sent = Counter()
     for t in trajs:
-        for step, after, known in replay(t, reader.notes):
+        for step, after, known in replay(t, reader.memory):
             form = reader.form(step, known)
             sent[form] += 1
             if reader.refused(step, after):
@@ -217,7 +217,7 @@ def occasion(self:EpisodeReader, what:str)->str: # `what`: as in `Attempt`
 @patch
 def told(self:EpisodeReader, trajs:list[Trajectory])->list[Skill]:
     "What has to come before decisive commands, unless rooms differ in it"
-    ways = Ways(trajs, self)
+    ways = Preconditions(trajs, self)
     out = []
     rooms = Counter(what for _, what in ways.known)
     for key, (step, by) in ways.known.items():

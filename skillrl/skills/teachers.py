@@ -20,7 +20,7 @@ from ..llm.reply import Outage
 from ..core.store import JsonlLog
 from .bank import Mistake, PROBATION, Proposal, SkillBank, find
 from .consolidation import normal
-from .evidence import EpisodeReader, Ways
+from .evidence import EpisodeReader, Preconditions
 from .guard import as_data
 from .questions import (
     MISTAKE, SKILL, Case, Exchange, Question, Rejected, case, evidence_of, one_of,
@@ -228,8 +228,8 @@ _GUESSES = 12 # Steps that a teacher is told nobody has tried
 
 def _shut_lines(reader, lost, evidence):
     "Lines on commands that the episodes `lost` were not offered, and what all of them tried before or not"
-    ways = Ways(evidence, reader)
-    for key in Ways(lost, reader).tried:
+    ways = Preconditions(evidence, reader)
+    for key in Preconditions(lost, reader).tried:
         command = as_data(key[1], 80)
         left = [step for step in ways.might.get(key, ()) if step not in ways.tried[key]]
         if key in ways.known:

@@ -85,8 +85,8 @@ def _sft_rows(t, retriever, thoughts, config, limit=0):
     first = t.steps[0].observation
     past, rows = [], []
     prompt, said = (), ''
-    for i, (step, observation, notes) in enumerate(replay(t, w.notes)):
-        context = PromptContext(t.task, step.observation, step.admissible, past, skills, notes, first,
+    for i, (step, observation, memory) in enumerate(replay(t, w.memory)):
+        context = PromptContext(t.task, step.observation, step.admissible, past, skills, memory, first,
                                 prompt, said, limit)
         prompt = step_messages(context, config.agent, w)
         thought, form = thoughts[i] if thoughts else None, config.agent.reply

@@ -75,28 +75,28 @@ def _lossy_lengths(
     "`lengths` as Lucene remembers them"
     beyond = np.maximum(lengths - 24, 0)
     _, bits = np.frexp(beyond)
-    dropped = np.maximum(bits - 4, 0)
-    return np.minimum(lengths, 24) + (beyond >> dropped << dropped)
+    shift = np.maximum(bits - 4, 0)
+    return np.minimum(lengths, 24) + (beyond >> shift << shift)
 
 # %% ../../nbs/worlds/02_bm25.ipynb #19824646
 def _counted(texts, numbers_of):
     "Numbers of words text after text, and how many each text has"
     numbers, sizes = array('q'), array('q')
     for text in texts:
-        found = tokens(text)
-        numbers.extend([numbers_of.setdefault(word, len(numbers_of)) for word in found])
-        sizes.append(len(found))
+        words = tokens(text)
+        numbers.extend([numbers_of.setdefault(word, len(numbers_of)) for word in words])
+        sizes.append(len(words))
     return np.asarray(numbers), np.asarray(sizes)
 
 # %% ../../nbs/worlds/02_bm25.ipynb #f6242d1b
 _K1 = np.float32(.9) # How fast a repeated word stops counting
 _B = np.float32(.4)  # How much length counts, 0 to 1
 
-def _norms(lengths, filled):
-    "What the count of a word is weighed against in each text; `filled` of the texts have words"
-    mean = np.float32(max(1, lengths.sum())/filled)
-    kept = _lossy_lengths(lengths).astype(np.float32)
-    return _K1*((np.float32(1) - _B) + _B*kept/mean)
+def _norms(lengths, n_texts):
+    "What the count of a word is weighed against in each text; `n_texts` of the texts have words"
+    mean = np.float32(max(1, lengths.sum())/n_texts)
+    lossy = _lossy_lengths(lengths).astype(np.float32)
+    return _K1*((np.float32(1) - _B) + _B*lossy/mean)
 
 # %% ../../nbs/worlds/02_bm25.ipynb #4caf7341
 class BM25:
@@ -117,11 +117,11 @@ class BM25:
         pairs, f = np.unique(numbers*self.n + docs, return_counts=True) # By word, then by text
         self._starts = np.searchsorted(pairs, np.arange(len(self._words) + 1)*self.n)
         self._docs = pairs % max(1, self.n)
-        filled = max(1, np.count_nonzero(sizes)) # Texts without words do not count
-        norms = _norms(sizes, filled)
+        n_texts = max(1, np.count_nonzero(sizes)) # Texts without words do not count
+        norms = _norms(sizes, n_texts)
         self._worth = (f/(f + norms[self._docs])).astype(np.float32)
         n = np.diff(self._starts)
-        self._rarity = np.log(1 + (filled - n + .5)/(n + .5)).astype(np.float32)
+        self._rarity = np.log(1 + (n_texts - n + .5)/(n + .5)).astype(np.float32)
 
 # %% ../../nbs/worlds/02_bm25.ipynb #cf119524
 _DIGITS = 6 # Scores equal to this many decimals are a tie
@@ -144,10 +144,11 @@ def search(self:BM25,
 )->list[tuple[int, float]]: # (place of the text, score), best first; none where no word is shared
     "The `k` texts that fit `query` best"
     total = self.scores(query)
-    found = np.flatnonzero(total)
-    if len(found) > k:
-        last = np.partition(total[found], -k)[-k]
-        found = found[total[found] > last - 2*10.**-_DIGITS] # The last of the k, and all that may tie with it
-    rounded = total[found].round(_DIGITS)
-    best = found[np.lexsort((self._rank[found], -rounded))[:k]]
+    matches = np.flatnonzero(total)
+    if len(matches) > k:
+        last = np.partition(total[matches], -k)[-k]
+        tie = last - 2*10.**-_DIGITS # The last of the k, and all that may tie with it
+        matches = matches[total[matches] > tie]
+    scores = total[matches].round(_DIGITS)
+    best = matches[np.lexsort((self._rank[matches], -scores))[:k]]
     return list(zip(best.tolist(), total[best].tolist()))

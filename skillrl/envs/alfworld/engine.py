@@ -140,13 +140,13 @@ def _tool_options(
     options = {f'use {names[o]}': ('use', o) for o in lamps}
     if e.held is None:
         return options
-    held, name = things[e.held], names[e.held]
+    thing, name = things[e.held], names[e.held]
     options[f'examine {name}'] = 'describe', e.held
     for i in here:
         verb = _VERB_AT.get(receptacles[i].type)
-        if verb in held.can:
+        if verb in thing.can:
             options[f'{verb} {name} with {receptacles[i].name}'] = 'treat', verb, i
-    if held.type in ('knife', 'butterknife'):
+    if thing.type in ('knife', 'butterknife'):
         near = [o for o in e.scene.able('slice') if (o, e.at) in e.lying]
         options |= {f'slice {names[o]} with {name}': ('slice', o) for o in near}
     return options
@@ -222,8 +222,8 @@ def _put(e, i):
         insort(e.contents[i], o)
     e.left.discard((o, i))
     e.lying.add((o, e.at))
-    done = PUT_COMMANDS[e.style].format(f'the {e.thing_names[o]}', f'the {e.receptacle_names[i]}')
-    return f'You {done}.'
+    clause = PUT_COMMANDS[e.style].format(f'the {e.thing_names[o]}', f'the {e.receptacle_names[i]}')
+    return f'You {clause}.'
 
 _EFFECTS |= dict(open=_open, close=_close, take=_take, put=_put)
 
@@ -252,16 +252,16 @@ def _describe(e, o):
     states = [word for word in ('hot', 'cool', 'clean') if (o, word) in e.facts]
     if 'hot' in states and 'cool' in states:
         states.remove('cool') # A file may start with both
-    sliced = (o, 'sliced') in e.facts
+    is_sliced = (o, 'sliced') in e.facts
     if 'hold' in thing.can:
         return f'This is a normal {name}. In it, you see {listing(thing.inside)}.'
-    if states == ['cool'] and not sliced:
+    if states == ['cool'] and not is_sliced:
         return f'This is a cold {name}.'
     if states:
-        return f"This is a {' and '.join(states)}{' sliced' if sliced else ''} {name}."
+        return f"This is a {' and '.join(states)}{' sliced' if is_sliced else ''} {name}."
     if (o, 'on') in e.facts and 'use' in thing.can:
         return f'This {name} is on.'
-    if sliced and 'slice' in thing.can:
+    if is_sliced and 'slice' in thing.can:
         return f'This is a sliced {name}.'
     return f"There's nothing special about {name}."
 
@@ -289,10 +289,7 @@ _HELP = '''Available commands:
   slice (object) with (object):     slice an object using a sharp object
 '''
 
-def _help(e):
-    return _HELP
-
-_EFFECTS |= dict(help=_help)
+_EFFECTS |= dict(help=lambda e: _HELP)
 
 # %% ../../../nbs/02_envs.alfworld.engine.ipynb #be3c1a2b
 @patch
@@ -313,8 +310,8 @@ def candidates(self:Scene,
 def won(self:Engine)->bool:
     "Whether the goal is reached"
     if self._won is None:
-        reached = _is_lit if self.game.goal.category == 'look' else _is_stored
-        self._won = reached(self, *self.scene.candidates(self.game.goal))
+        check = _is_lit if self.game.goal.category == 'look' else _is_stored
+        self._won = check(self, *self.scene.candidates(self.game.goal))
     return self._won
 
 def _is_stored(e, things, targets):

@@ -9,7 +9,7 @@ __all__ = ['read_hints', 'AlfworldExpert', 'play_expert']
 from fastcore.basics import groupby, patch
 from .engine import Engine
 from .households import DOORS, likelihood
-from .notes import AlfworldNotes, kind, read_goal
+from .memory import AlfworldMemory, kind, read_goal
 from .scene import HOLDS, TOOLS, Game
 from ..base import Expert, seeded
 from ...core.trajectory import Step, Trajectory
@@ -33,13 +33,13 @@ class AlfworldExpert(Expert):
     def choice(self)->tuple[str, str]:
         "Fetch the thing, and do with it what is asked"
         self.category, self.thing, self.target = self.asked
-        held = self.notes.holding
-        if not held:
+        in_hand = self.memory.holding
+        if not in_hand:
             return self.fetch()
-        if kind(held) != self.thing:
+        if kind(in_hand) != self.thing:
             return self.drop()
         if self.category == 'look':
-            return self.handle('use', 'use {}', self.target, self.notes.where(self.target))
+            return self.handle('use', 'use {}', self.target, self.memory.where(self.target))
         return self.treat() or self.store()
 
 # %% ../../../nbs/envs/alfworld/05_expert.ipynb #4a10b3d8
@@ -58,33 +58,33 @@ def arrived(self:AlfworldExpert)->tuple[str, list]: # Receptacle or '', things
     "Destination that holds most of what is wanted, and what it holds of it"
     if self.category == 'look':
         return '', []
-    there = [(thing, r) for thing, r in self.notes.where(self.thing) if kind(r) == self.target]
+    there = [(thing, r) for thing, r in self.memory.where(self.thing) if kind(r) == self.target]
     if self.category in TOOLS:
-        there = [(thing, r) for thing, r in there if self.category in self.notes.done.get(thing, ())]
+        there = [(thing, r) for thing, r in there if self.category in self.memory.done.get(thing, ())]
     return max(groupby(there, 1, 0).items(), key=lambda x: len(x[1]), default=('', []))
 
 # %% ../../../nbs/envs/alfworld/05_expert.ipynb #bcafa334
 @patch
 def fetch(self:AlfworldExpert)->tuple[str, str]:
     "Get the thing into the hand"
-    _, placed = self.arrived()
-    seen = [(thing, r) for thing, r in self.notes.where(self.thing) if thing not in placed]
-    return self.handle('take', 'take {} from {}', self.thing, seen)
+    _, stock = self.arrived()
+    sightings = [(thing, r) for thing, r in self.memory.where(self.thing) if thing not in stock]
+    return self.handle('take', 'take {} from {}', self.thing, sightings)
 
 @patch
 def handle(self:AlfworldExpert,
     verb:str,
     command:str,      # With holes for a thing and where it is
     type:str,         # Of the things
-    seen:list[tuple], # Pairs of thing and receptacle
+    sightings:list[tuple], # Pairs of thing and receptacle
 )->tuple[str, str]:
-    "Do `command` to one of the things `seen`, once we are there; find one if there is none"
-    for thing, r in seen:
+    "Do `command` to one of the things in `sightings`, once we are there; find one if there is none"
+    for thing, r in sightings:
         if command.format(thing, r) in self.can:
             return f'{verb} {type}', command.format(thing, r)
-    if not seen:
+    if not sightings:
         return self.find(type)
-    thing, r = seen[0]
+    thing, r = sightings[0]
     if verb == 'use' and f'go to {r}' not in self.can:
         return self.prepare(verb, command.format(thing))
     return f'{type} in {r}', self.reach(r)
@@ -93,21 +93,21 @@ def handle(self:AlfworldExpert,
 @patch
 def heeded(self:AlfworldExpert,
     hint:tuple,            # From `read_hints`
-    unsearched:list[str],  # Receptacles
+    candidates:list[str],  # Receptacles
 )->list[tuple]: # Best first; empty if it is not believed, or all are searched
     "Pairs of a place that `hint` names and the receptacles that are meant"
-    named = [(place, [r for r in unsearched if place in (r, kind(r))])
+    pairs = [(place, [r for r in candidates if place in (r, kind(r))])
              for place in hint[1]]
-    meant = [(place, receptacles) for place, receptacles in named if receptacles]
-    return meant if meant and self.believes(hint) else []
+    matches = [(place, receptacles) for place, receptacles in pairs if receptacles]
+    return matches if matches and self.believes(hint) else []
 
 # %% ../../../nbs/envs/alfworld/05_expert.ipynb #345bbb3f
 def _steps_to(r, can): # Steps to see what a receptacle holds, as far as is known
     far = f'go to {r}' in can
-    closed = f'open {r}' in can
+    door = f'open {r}' in can
     if far and kind(r) in DOORS:
-        closed = True
-    return max(far + closed, 1)
+        door = True
+    return max(far + door, 1)
 
 def _nearest(receptacles, can, rng): # One of those that take the fewest steps
     steps = [_steps_to(r, can) for r in receptacles]
@@ -119,15 +119,15 @@ def find(self:AlfworldExpert,
     thing:str, # Type of thing or lamp
 )->tuple[str, str]:
     "Look where we have not looked"
-    unsearched = self.notes.unsearched()
-    told = [pair for hint in self.hints if hint[0] == thing for pair in self.heeded(hint, unsearched)]
-    if told:
-        place, meant = told[0]
-        return f'find {thing} in {place}', self.reach(_nearest(meant, self.can, self.rng))
-    if not unsearched:
+    candidates = self.memory.unsearched()
+    pairs = [pair for hint in self.hints if hint[0] == thing for pair in self.heeded(hint, candidates)]
+    if pairs:
+        place, receptacles = pairs[0]
+        return f'find {thing} in {place}', self.reach(_nearest(receptacles, self.can, self.rng))
+    if not candidates:
         return f'find {thing}', self.rng.choice(sorted(self.can))
-    worth = [likelihood(kind(r), thing)/_steps_to(r, self.can) for r in unsearched]
-    best = [r for r, w in zip(unsearched, worth) if w == max(worth)]
+    worth = [likelihood(kind(r), thing)/_steps_to(r, self.can) for r in candidates]
+    best = [r for r, w in zip(candidates, worth) if w == max(worth)]
     return f'find {thing}', self.reach(self.rng.choice(best))
 
 # %% ../../../nbs/envs/alfworld/05_expert.ipynb #7d703376
@@ -143,12 +143,12 @@ def prepare(self:AlfworldExpert,
 )->tuple[str, str]:
     "Do `command`, or first all that skills want before it; where that is refused, go and come back"
     if command in self.can:
-        return f'{verb} {kind(self.notes.holding)}', command
-    told = [what for about, (what, *_) in self.hints if about == f'before {verb}']
-    steps = [_toward(what, self.can) for what in told if what not in self.notes.here]
+        return f'{verb} {kind(self.memory.holding)}', command
+    preconditions = [what for about, (what, *_) in self.hints if about == f'before {verb}']
+    steps = [_toward(what, self.can) for what in preconditions if what not in self.memory.here]
     for step in filter(None, steps):
         return f'before {verb}', step
-    if command not in self.notes.refused:
+    if command not in self.memory.refused:
         return verb, command
     away = sorted(c for c in self.can if c.startswith('go to '))
     return 'search', self.rng.choice(away)
@@ -157,36 +157,36 @@ def prepare(self:AlfworldExpert,
 @patch
 def treat(self:AlfworldExpert)->tuple[str, str]|None:
     "Clean, heat or cool what is held, unless that is done or the room has no tool for it"
-    verb, held = self.category, self.notes.holding
-    if verb not in TOOLS or verb in self.notes.done.get(held, ()):
+    verb, in_hand = self.category, self.memory.holding
+    if verb not in TOOLS or verb in self.memory.done.get(in_hand, ()):
         return None
-    tools = [r for r in self.notes.receptacles if kind(r) == TOOLS[verb]]
+    tools = [r for r in self.memory.receptacles if kind(r) == TOOLS[verb]]
     if not tools:
         return None
     there = [r for r in tools if f'go to {r}' not in self.can]
     if not there:
         return f'{verb} {self.thing}', f'go to {tools[0]}'
-    return self.prepare(verb, f'{verb} {held} with {there[0]}')
+    return self.prepare(verb, f'{verb} {in_hand} with {there[0]}')
 
 # %% ../../../nbs/envs/alfworld/05_expert.ipynb #d5c602d8
 @patch
 def put(self:AlfworldExpert, receptacles:list[str], thought:str)->tuple[str, str]:
     "Put what is held into one of `receptacles`, the nearest first"
-    held = self.notes.holding
-    commands = [c for r in receptacles for c in (f'move {held} to {r}', f'put {held} in/on {r}')]
+    in_hand = self.memory.holding
+    commands = [c for r in receptacles for c in (f'move {in_hand} to {r}', f'put {in_hand} in/on {r}')]
     for command in commands:
         if command in self.can:
             return thought, command
     if not receptacles:
         return thought, self.rng.choice(sorted(self.can))
-    nearest = min(receptacles, key=lambda r: (f'go to {r}' in self.can, r in self.notes.closed))
+    nearest = min(receptacles, key=lambda r: (f'go to {r}' in self.can, r in self.memory.closed))
     return thought, self.reach(nearest)
 
 @patch
 def store(self:AlfworldExpert)->tuple[str, str]:
     "Put what is held where the goal wants it"
     first, _ = self.arrived()
-    receptacles = [r for r in self.notes.receptacles if kind(r) == self.target]
+    receptacles = [r for r in self.memory.receptacles if kind(r) == self.target]
     if first and self.category == 'pick_two':
         receptacles = [first]
     return self.put(receptacles, f'put {self.thing} in {self.target}')
@@ -194,8 +194,8 @@ def store(self:AlfworldExpert)->tuple[str, str]:
 @patch
 def drop(self:AlfworldExpert)->tuple[str, str]:
     "Get rid of what is held"
-    held = kind(self.notes.holding)
-    return self.put([r for r in self.notes.receptacles if held in HOLDS.get(kind(r), ())], 'drop')
+    thing = kind(self.memory.holding)
+    return self.put([r for r in self.memory.receptacles if thing in HOLDS.get(kind(r), ())], 'drop')
 
 # %% ../../../nbs/envs/alfworld/05_expert.ipynb #ba50269c
 def play_expert(
@@ -209,14 +209,14 @@ def play_expert(
     "Episode of the expert"
     engine = Engine(game, verb_style)
     observation, steps = engine.reset(), []
-    notes = AlfworldNotes(observation)
+    memory = AlfworldMemory(observation)
     expert = AlfworldExpert(game.task, seeded('expert', game.id, seed), trust)
     while len(steps) < max_steps and not engine.won:
         can = engine.admissible()
-        thought, action = expert.act(can, notes, skill_lines)
+        thought, action = expert.act(can, memory, skill_lines)
         reply = f'<think> {thought} </think> <action> {action} </action>'
         before, observation = observation, engine.step(action)
-        notes.see(action, observation)
+        memory.see(action, observation)
         steps.append(Step(before, action, float(engine.won), reply, admissible=can))
     name = f'{game.id}#{seed}'
     return Trajectory(name, game.task, game.category, steps, engine.won, observation, game.id, seed)

@@ -9,11 +9,11 @@ __all__ = ['DOORS', 'ROOMS', 'NEW', 'likelihood', 'Household', 'household', 'hou
 import random, re
 from copy import copy
 from fastcore.basics import patch
-from .notes import kind
+from .memory import kind
 from .scene import CATEGORIES, HOLDS, TOOLS, Game, Goal, abilities, build_scene
-from .ways import draw_way, draw_ways
+from .preconditions import draw_precondition, draw_preconditions
 from ..base import seeded, word_lists
-from ...skills.evidence import way_sentence
+from ...skills.evidence import precondition_sentence
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #34fc8c0b
 def _rates(text): # As `word_lists` reads it: `kitchen: cabinet 11.5 drawer 4.9`
@@ -75,15 +75,15 @@ def likelihood(
     thing:str, # Type of a thing
 )->float:      # Only good for comparing
     "How likely things of a type are found in receptacles of a type"
-    accepted = HOLDS.get(place, ())
-    rate = _FILL.get(place, .5) / max(len(accepted), 1)**.5
-    return rate if thing in accepted else .1*rate
+    types = HOLDS.get(place, ())
+    rate = _FILL.get(place, .5) / max(len(types), 1)**.5
+    return rate if thing in types else .1*rate
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #d34bf616
 def _number(rng, mean): # Of receptacles of a type in one room
     n = mean*rng.uniform(.7, 1.3) if mean > 1 else mean
-    rounded = int(n) + (rng.random() < n % 1)
-    return max(rounded, int(mean >= 1))
+    count = int(n) + (rng.random() < n % 1)
+    return max(count, int(mean >= 1))
 
 def _furnish(
     room:str,          # `kitchen`, `bedroom`, `living` or `bathroom`
@@ -94,8 +94,8 @@ def _furnish(
     for type, mean in _RECEPTACLES[room].items():
         neighbour, chance = _BESIDE.get(type, (type, 0))
         for _ in range(_number(rng, mean)):
-            shared = rng.random() < chance and neighbour in last
-            last[type] = last[neighbour] if shared else len(receptacles) + 1
+            beside = rng.random() < chance and neighbour in last
+            last[type] = last[neighbour] if beside else len(receptacles) + 1
             receptacles.append((type, last[type], rng.random() < DOORS.get(type, 0)))
     return receptacles
 
@@ -119,25 +119,25 @@ def _targets(category, thing, places, home): # Types of receptacles or lamps a g
     return [type for type in types if thing in HOLDS.get(type, ()) and type not in avoid]
 
 def _possible_goals(house, category): # Room and possible targets of each thing that `category` fits
-    needed = {'take', category} if category in TOOLS else {'take'}
-    found = []
+    requirements = {'take', category} if category in TOOLS else {'take'}
+    goals = []
     for thing, (room, home) in house.homes.items():
         targets = _targets(category, thing, house.places[room], home)
-        if targets and category in ROOMS[room] and needed <= abilities(thing):
-            found.append((thing, room, targets))
-    return found
+        if targets and category in ROOMS[room] and requirements <= abilities(thing):
+            goals.append((thing, room, targets))
+    return goals
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #51a1d262
 def _choose_goals(house, category, rng): # Pairs of goal and room
-    found = [(Goal(category, thing, rng.choice(targets)), room)
+    goals = [(Goal(category, thing, rng.choice(targets)), room)
              for thing, room, targets in _possible_goals(house, category)]
-    return rng.sample(found, min(4, len(found)))
+    return rng.sample(goals, min(4, len(goals)))
 
 def _new_goals(house, category, rng): # Pairs of goal and room, none of them practised
     possible = [(Goal(category, thing, target), room)
                 for thing, room, targets in _possible_goals(house, category) for target in targets]
-    unheard = [pair for pair in possible if pair not in house.goals[category]]
-    return rng.sample(unheard, min(4, len(unheard)))
+    fresh = [pair for pair in possible if pair not in house.goals[category]]
+    return rng.sample(fresh, min(4, len(fresh)))
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #93978c86
 _NO_HOMES = frozenset('''fridge microwave stoveburner coffeemachine toaster sinkbasin bathtubbasin toilet
@@ -150,13 +150,12 @@ class Household:
         name:str,                                      # The seed: the same name is the same household
         rooms:tuple[str, ...]=('kitchen', 'bedroom'),  # Of `kitchen`, `bedroom`, `living`, `bathroom`
         strength:float=.95,                            # Chance that a thing is at home; 0 scatters them
-        ways:bool=True,                                # Does it want steps before decisive commands?
+        preconditions:bool=True,                                # Does it want steps before decisive commands?
     ):
-        self.name = _plain(name)
-        self.rooms = rooms
+        self.name, self.rooms = _plain(name), rooms
         self.strength = strength
         rng = seeded('household', name)
-        self.layouts = {room: _furnish(room, rng) for room in self.rooms}
+        self.layouts = {room: _furnish(room, rng) for room in rooms}
         self.places = {room: [r.name for r in build_scene(layout, []).receptacles]
                        for room, layout in self.layouts.items()}
         self.homes = {} # Type of thing → room and receptacle
@@ -169,28 +168,30 @@ class Household:
         new = seeded('new goals', name)
         self.goals = {c: _choose_goals(self, c, daily) for c in CATEGORIES} # Pairs of `Goal` and room
         self.new_goals = {c: _new_goals(self, c, new) for c in CATEGORIES}  # None of them in `goals`
-        self.ways = draw_ways(self, seeded('ways', name)) if ways and strength else {} # Verb → command
+        self.preconditions = {} # Verb → command
+        if preconditions and strength:
+            self.preconditions = draw_preconditions(self, seeded('ways', name))
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #faf38f5a
 @patch
 def change(self:Household)->'Household':
-    "The household half-way through a year: it keeps a quarter of its things elsewhere, and has one other way"
+    "The household half-way through a year: a quarter of its things and one precondition are other ones"
     new = copy(self)
     rng = seeded('change', self.name)
     new.split_suffix = '.changed'
     new.homes = dict(self.homes)
-    wanted = [goal for some in (self.goals, self.new_goals)
+    goals = [goal for some in (self.goals, self.new_goals)
               for pairs in some.values() for goal, _ in pairs]
     movable = sorted(self.homes.keys() - {'desklamp'})
     for thing in rng.sample(movable, len(movable)//4):
         room, home = self.homes[thing]
-        targets = {goal.target for goal in wanted if goal.thing == thing}
+        targets = {goal.target for goal in goals if goal.thing == thing}
         avoid = {kind(home), *_NO_HOMES, *targets}
         free = [place for place in self.places[room] if kind(place) not in avoid]
         new.homes[thing] = room, rng.choice(free or [home])
-    if self.ways:
-        verb, way = rng.choice(sorted(self.ways.items()))
-        new.ways = self.ways | {verb: draw_way(self, verb, rng, way)}
+    if self.preconditions:
+        verb, command = rng.choice(sorted(self.preconditions.items()))
+        new.preconditions = self.preconditions | {verb: draw_precondition(self, verb, rng, command)}
     return new
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #463316e0
@@ -203,13 +204,13 @@ def hint(self:Household,
 
 
 @patch
-def way(self:Household,
+def precondition(self:Household,
     verb:str, # Of `DECISIVE`
 )->str: # '' where it has none
     "The true sentence about what a household wants before `verb`"
-    if verb not in self.ways:
+    if verb not in self.preconditions:
         return ''
-    return way_sentence(verb, self.ways[verb])
+    return precondition_sentence(verb, self.preconditions[verb])
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #c5e572c3
 @patch
@@ -253,8 +254,8 @@ def game(self:Household,
     "Game `n` of a split and category"
     goals = self.goals_in(split)
     if not goals.get(category):
-        wanted = ', '.join(c for c, some in goals.items() if some)
-        raise ValueError(f"category {category!r} has no goals in {self.name}: choose from {wanted}")
+        choices = ', '.join(c for c, some in goals.items() if some)
+        raise ValueError(f"category {category!r} has no goals in {self.name}: choose from {choices}")
     id = f'{self.name}/{split}{self.split_suffix}/{category}/{n}'
     rng = seeded('game', id)
     goal, room = goals[category][n % len(goals[category])]
@@ -264,7 +265,7 @@ def game(self:Household,
         things += [(thing, self._place_for(thing, room, goal, rng)) for _ in range(count)]
     scene = build_scene(self.layouts[room], things)
     task = goal.sentence(rng.randrange(2))
-    return Game(id, scene, goal, task=task, ways=tuple(self.ways.items()))
+    return Game(id, scene, goal, task=task, preconditions=tuple(self.preconditions.items()))
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #9127d04f
 @patch
@@ -274,8 +275,8 @@ def games(self:Household,
     categories:tuple[str, ...]=tuple(CATEGORIES), # Those wanted
 )->list[Game]:
     "Games of a split, category by category"
-    wanted = [c for c in categories if self.goals_in(split)[c]]
-    return [self.game(split, n, c) for c in wanted for n in range(per_category)]
+    playable = [c for c in categories if self.goals_in(split)[c]]
+    return [self.game(split, n, c) for c in playable for n in range(per_category)]
 
 # %% ../../../nbs/envs/alfworld/04_households.ipynb #225cac7a
 def household(

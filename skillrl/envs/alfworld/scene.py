@@ -51,8 +51,8 @@ def alfworld_category(
 )->str:       # One of `CATEGORIES`
     "Category of the ALFWorld task that `text` speaks of"
     words = re.sub(r'(?<=[a-z])(?=[A-Z])|[\W_]+', ' ', text).lower()
-    told = (c for c, marks in _MARKS.items() if re.search(rf'\b(?:{marks})\b', words))
-    return next(told, 'pick')
+    matches = (c for c, marks in _MARKS.items() if re.search(rf'\b(?:{marks})\b', words))
+    return next(matches, 'pick')
 
 # %% ../../../nbs/envs/alfworld/01_scene.ipynb #5ae1b6ce
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ def abilities(
     type:str, # `mug`
 )->frozenset: # Of take, clean, heat, cool, use, slice, hold
     "What can be done with things of a type"
-    found = {ability for ability, types in _ABILITIES.items() if type in types}
+    verbs = {ability for ability, types in _ABILITIES.items() if type in types}
     if type not in _FIXED:
-        found.add('take')
-    return frozenset(found)
+        verbs.add('take')
+    return frozenset(verbs)
 
 # %% ../../../nbs/envs/alfworld/01_scene.ipynb #f68e1bb2
 HOLDS = _sets('''
@@ -214,10 +214,10 @@ def _receptacles(rows):
                     for name, (type, at, opens) in zip(_numbered(rows), rows))
 
 def _numbered(rows): # Names in the order of `rows`, counted per type
-    seen = Counter()
+    counts = Counter()
     for type, *_ in rows:
-        seen[type] += 1
-        yield f'{type} {seen[type]}'
+        counts[type] += 1
+        yield f'{type} {counts[type]}'
 
 def _ordered(items): # By type, within a type from the highest number down
     return tuple(sorted(items, key=lambda x: (x.type, -int(x.name.rsplit(' ', 1)[1]))))
@@ -235,12 +235,12 @@ class Game:
     goal:Goal          # What wins
     category:str=''    # One of `CATEGORIES`
     task:str=''        # Goal sentence
-    ways:tuple=()      # Pairs of a verb and the command that a household wants before it
+    preconditions:tuple=()      # Pairs of a verb and the command that a household wants before it
 
     def __post_init__(self):
         if self.goal.category not in CATEGORIES:
-            known = ', '.join(CATEGORIES)
-            raise ValueError(f"category {self.goal.category!r} is unknown: choose one of {known}")
+            names = ', '.join(CATEGORIES)
+            raise ValueError(f"category {self.goal.category!r} is unknown: choose one of {names}")
         object.__setattr__(self, 'category', self.category or self.goal.category)
         object.__setattr__(self, 'task', self.task or self.goal.sentence())
 

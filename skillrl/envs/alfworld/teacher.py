@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from fastcore.basics import patch
 from ...core.trajectory import Step, Trajectory
-from .notes import _NAME, AlfworldNotes, kind, read_goal
+from .memory import _NAME, AlfworldMemory, kind, read_goal
 from .scene import CATEGORIES, ROUTER, TOOLS
-from .ways import DECISIVE
+from .preconditions import DECISIVE
 from ..base import seeded
 from ...skills.bank import Skill
 from ...skills.distillation import fact_skill, UNKNOWN, OfflineTeacher, origin
@@ -24,7 +24,7 @@ from ...skills.facts import Fact
 # %% ../../../nbs/envs/alfworld/06_teacher.ipynb #c6aa8712
 class _AlfworldReader(EpisodeReader):
     "Reads ALFWorld's episodes by its grammar"
-    categories, notes = tuple(CATEGORIES), AlfworldNotes
+    categories, memory = tuple(CATEGORIES), AlfworldMemory
     router = ROUTER
     sure = True
 
@@ -37,20 +37,20 @@ class _AlfworldReader(EpisodeReader):
         category, *types = read_goal(t.task) or ('',)
         return tuple(types if category == 'look' else types[:1])
 
-    def found(self, t:Trajectory, wanted:Iterable[str]=())->dict[str, list]: # Receptacle to types, sorted
+    def found(self, t:Trajectory, types:Iterable[str]=())->dict[str, list]: # Receptacle to types, sorted
         "What an episode saw in each receptacle, as the house had it"
-        mine, known = set(), AlfworldNotes()
-        for step, _, known in replay(t, AlfworldNotes):
+        mine, memory = set(), AlfworldMemory()
+        for step, _, memory in replay(t, AlfworldMemory):
             names = _NAME.findall(step.action)
-            if known.holding and len(names) == 2 and names[1] not in known.found:
+            if memory.holding and len(names) == 2 and names[1] not in memory.found:
                 mine.add((names[1], names[0]))
         return {r: sorted({kind(x) for x in things if (r, x) not in mine})
-                for r, things in known.found.items()}
+                for r, things in memory.found.items()}
 
     def room(self, t:Trajectory)->frozenset: # Receptacles the first observation lists
         "What tells the room of the episode `t` from others"
         first = t.steps[0].observation if t.steps else ''
-        return frozenset(AlfworldNotes(first).receptacles or [t.game or t.id])
+        return frozenset(AlfworldMemory(first).receptacles or [t.game or t.id])
 
 # %% ../../../nbs/envs/alfworld/06_teacher.ipynb #52100805
 # Verbs that change what they name
@@ -65,10 +65,10 @@ def aim(self:_AlfworldReader, category:str)->str: # `to find two`
 @patch
 def order(self:_AlfworldReader, t:Trajectory)->tuple[str, ...]: # `('take', 'heat', 'move')`
     "What an episode did to what its goal names, in order"
-    out, wanted = [], self.needs(t)
+    out, needs = [], self.needs(t)
     for step, after, _ in replay(t):
         verb, *rest = step.action.split(' ')
-        if verb in _HANDLING and rest and rest[0] in wanted and not self.refused(step, after):
+        if verb in _HANDLING and rest and rest[0] in needs and not self.refused(step, after):
             out.append(f'use {rest[0]}' if verb == 'use' else verb)
     return tuple(out)
 
@@ -76,9 +76,9 @@ def order(self:_AlfworldReader, t:Trajectory)->tuple[str, ...]: # `('take', 'hea
 @patch
 def time_left(self:_AlfworldReader, t:Trajectory)->int: # 0 if it never had it
     "Steps an episode had once it held what its goal names"
-    wanted = self.needs(t)[:1]
-    for i, (_, _, known) in enumerate(replay(t, AlfworldNotes)):
-        if known.holding and kind(known.holding) in wanted:
+    needs = self.needs(t)[:1]
+    for i, (_, _, memory) in enumerate(replay(t, AlfworldMemory)):
+        if memory.holding and kind(memory.holding) in needs:
             return len(t) - i
     return 0
 
@@ -86,7 +86,7 @@ def time_left(self:_AlfworldReader, t:Trajectory)->int: # 0 if it never had it
 @patch
 def tell(self:_AlfworldReader, trajs:list[Trajectory], min_count:int)->list[Skill]: # One or none
     "Whether opening things led to what was wanted"
-    n, paid = 0, {}
+    n, gains = 0, {}
     for t in trajs:
         for step, after, _ in replay(t):
             if not step.action.startswith('open ') or self.refused(step, after):
@@ -94,13 +94,13 @@ def tell(self:_AlfworldReader, trajs:list[Trajectory], min_count:int)->list[Skil
             n += 1
             place, *inside = map(kind, _NAME.findall(after)[1:] or [step.action[5:]])
             if set(inside) & set(self.needs(t)):
-                paid.setdefault(t.game or t.id, []).append((place, t))
-    if len(paid) < min_count:
+                gains.setdefault(t.game or t.id, []).append((place, t))
+    if len(gains) < min_count:
         return []
-    places, by = zip(*[pair for pairs in paid.values() for pair in pairs])
+    places, by = zip(*[pair for pairs in gains.values() for pair in pairs])
     kinds = ' or '.join(place for place, _ in Counter(places).most_common())
     habit = Fact('habit', 'closed places', 'open what is closed')
-    counts = origin(by, opened=n, games=len(paid))
+    counts = origin(by, opened=n, games=len(gains))
     return [fact_skill(habit, 'Look behind doors', f'A {kinds} is closed.', 'general', by, counts)]
 
 # %% ../../../nbs/envs/alfworld/06_teacher.ipynb #4b61c931
@@ -109,12 +109,12 @@ _forms = re.compile(rf'look|inventory|(?:go to|open|close|examine|use|toggle|sli
                     rf'(?:move|put) {_a} (?:to|in/on|in|on)|(?:clean|heat|cool|slice) {_a} with) {_a}')
 
 @patch
-def form(self:_AlfworldReader, step:Step, known:AlfworldNotes)->str: # `take a thing from a place`
+def form(self:_AlfworldReader, step:Step, memory:AlfworldMemory)->str: # `take a thing from a place`
     "A command without its names"
     if not step.action:
         return 'say nothing'
-    said = _NAME.sub(lambda m: 'a place' if m[0] in known.receptacles else 'a thing', step.action)
-    return said if _forms.fullmatch(said) else UNKNOWN
+    text = _NAME.sub(lambda m: 'a place' if m[0] in memory.receptacles else 'a thing', step.action)
+    return text if _forms.fullmatch(text) else UNKNOWN
 
 _AlfworldReader.reasons = dict( # Word to what was wrong and what to do instead
     there=('it was there already', 'choose one you are not at'),
@@ -126,47 +126,47 @@ _AlfworldReader.reasons = dict( # Word to what was wrong and what to do instead
     other=('it was not on offer', 'choose among the actions listed'))
 
 # %% ../../../nbs/envs/alfworld/06_teacher.ipynb #1d6b47f4
-def _wrong_place(verb:str, places:set, known:AlfworldNotes)->str: # '' if the place was right
+def _wrong_place(verb:str, places:set, memory:AlfworldMemory)->str: # '' if the place was right
     "The key of `reasons` for what kept a command from the places that it names"
     if verb == 'go':
-        return 'there' if known.place in places else ''
-    if places and not places <= set(known.facing):
+        return 'there' if memory.place in places else ''
+    if places and not places <= set(memory.facing):
         return 'away'
     if verb == 'open':
-        return '' if places & known.closed else 'open'
-    return 'shut' if places & known.closed else ''
+        return '' if places & memory.closed else 'open'
+    return 'shut' if places & memory.closed else ''
 
 @patch
-def reason(self:_AlfworldReader, step:Step, known:AlfworldNotes)->str: # A key of `reasons`
+def reason(self:_AlfworldReader, step:Step, memory:AlfworldMemory)->str: # A key of `reasons`
     "Why the command of `step` was refused"
-    if self.form(step, known) == UNKNOWN:
+    if self.form(step, memory) == UNKNOWN:
         return 'other'
     verb = step.action.partition(' ')[0]
-    places = {r for r in _NAME.findall(step.action) if r in known.receptacles}
-    wrong = _wrong_place(verb, places, known)
+    places = {r for r in _NAME.findall(step.action) if r in memory.receptacles}
+    wrong = _wrong_place(verb, places, memory)
     if wrong:
         return wrong
-    if verb == 'take' and known.holding:
+    if verb == 'take' and memory.holding:
         return 'full'
-    if verb in _HANDLING - {'take', 'use'} and not known.holding:
+    if verb in _HANDLING - {'take', 'use'} and not memory.holding:
         return 'empty'
     return 'other'
 
 # %% ../../../nbs/envs/alfworld/06_teacher.ipynb #c07d1ab1
-def _is_there(known, category, target):
+def _is_there(memory, category, target):
     "Is the decisive command of `category` given where we are?"
     if category == 'look':
-        return any(place in known.facing for _, place in known.where(target))
-    return TOOLS[category] in map(kind, known.facing)
+        return any(place in memory.facing for _, place in memory.where(target))
+    return TOOLS[category] in map(kind, memory.facing)
 
-def _might_be_missing(offered:list[str])->list[str]:
-    "Where `offered` is all there is: what can be done here, then places to come from"
-    here = [c for c in offered if not c.startswith('go to ') and c != 'help']
-    closed = [c.replace('open ', 'close ') for c in here if c.startswith('open ')]
-    opened = [c.replace('close ', 'open ') for c in here if c.startswith('close ')]
-    away = [c for c in offered if c.startswith('go to ')]
+def _might_be_missing(commands:list[str])->list[str]:
+    "Where `commands` is all there is: what can be done here, then places to come from"
+    here = [c for c in commands if not c.startswith('go to ') and c != 'help']
+    closings = [c.replace('open ', 'close ') for c in here if c.startswith('open ')]
+    openings = [c.replace('close ', 'open ') for c in here if c.startswith('close ')]
+    away = [c for c in commands if c.startswith('go to ')]
     many = Counter(map(kind, away))
-    return here + closed + opened + sorted(away, key=lambda c: many[kind(c)])
+    return here + closings + openings + sorted(away, key=lambda c: many[kind(c)])
 
 @patch
 def attempts(self:_AlfworldReader, t:Trajectory)->list[Attempt]: # One, for the categories that want a step
@@ -174,38 +174,38 @@ def attempts(self:_AlfworldReader, t:Trajectory)->list[Attempt]: # One, for the 
     category, thing, target = read_goal(t.task) or ('', '', '')
     if category not in DECISIVE:
         return []
-    found = Attempt(DECISIVE[category])
-    for step, _, known in replay(t, AlfworldNotes):
-        held = known.holding
-        if not held or kind(held) != thing or not _is_there(known, category, target):
+    attempt = Attempt(DECISIVE[category])
+    for step, _, memory in replay(t, AlfworldMemory):
+        in_hand = memory.holding
+        if not in_hand or kind(in_hand) != thing or not _is_there(memory, category, target):
             continue
-        if any(c.startswith(f'{found.what} ') for c in step.admissible):
-            found.opened = known.here[-1] if found.shut else ''
+        if any(c.startswith(f'{attempt.what} ') for c in step.admissible):
+            attempt.opened = memory.here[-1] if attempt.shut else ''
             break
-        found.shut += known.here or ['']
-        found.might = found.might or _might_be_missing([c for c in step.admissible if held not in c])
-    return [found]
+        attempt.shut += memory.here or ['']
+        attempt.might = attempt.might or _might_be_missing([c for c in step.admissible if in_hand not in c])
+    return [attempt]
 
 # %% ../../../nbs/envs/alfworld/06_teacher.ipynb #b642dcf6
 _PLACES = 3 # That one episode is sent to
 
 def explorer(
-    played:Iterable[Trajectory], # Of one suite
+    trajs:Iterable[Trajectory], # Of one suite
 )->Callable[[Any], list[str]]: # From a started `Episode` to lines for its prompt, none for other goals
-    "What sends an agent where `played` have looked least"
-    reader, looked = _AlfworldReader(), Counter()
-    for t in played:
-        looked.update((reader.room(t), place) for place in reader.found(t))
+    "What sends an agent where `trajs` have looked least"
+    reader, looks = _AlfworldReader(), Counter()
+    for t in trajs:
+        looks.update((reader.room(t), place) for place in reader.found(t))
     def lines(episode:Any)->list[str]:
         goal = read_goal(episode.task)
         if goal is None:
             return []
-        places = AlfworldNotes(episode.first).receptacles
+        places = AlfworldMemory(episode.first).receptacles
         room = frozenset(places)
-        order = seeded('explore', episode.task, len(looked)).sample(sorted(room), len(room))
-        chosen = sorted(order, key=lambda place: looked[room, place])[:_PLACES]
-        looked.update((room, place) for place in chosen)
-        return [f'Look for {goal[1]} in {place}.' for place in chosen]
+        order = seeded('explore', episode.task, len(looks)).sample(sorted(room), len(room))
+        targets = sorted(order, key=lambda place: looks[room, place])[:_PLACES]
+        looks.update((room, place) for place in targets)
+        return [f'Look for {goal[1]} in {place}.' for place in targets]
     return lines
 
 # %% ../../../nbs/envs/alfworld/06_teacher.ipynb #eeca455a

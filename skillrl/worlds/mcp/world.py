@@ -38,13 +38,13 @@ def _read_call(text):
 # %% ../../../nbs/worlds/mcp/01_world.ipynb #9143ab00
 def _offer(tool):
     "A line about a tool, and the commands that call it"
-    kinds, required = (tool.input_schema.get(key) or {} for key in ('properties', 'required'))
-    marks = {name: '' if name in required else '?' for name in kinds}
+    kinds, mandatory = (tool.input_schema.get(key) or {} for key in ('properties', 'required'))
+    marks = {name: '' if name in mandatory else '?' for name in kinds}
     fields = [f'"{name}"{marks[name]}: {kind.get("type", "any")}' for name, kind in kinds.items()]
-    words = re.findall('[a-z]+', ' and '.join(required).lower()) or ['arguments']
-    bare = [] if required else [f'{tool.name} {{}}']
-    filled = [f'{tool.name} {{<{" ".join(words)}>}}'] if kinds else []
-    return f'- {tool.name} {{{", ".join(fields)}}}: {clip(tool.description or "", 300)}', bare + filled
+    words = re.findall('[a-z]+', ' and '.join(mandatory).lower()) or ['arguments']
+    bare = [] if mandatory else [f'{tool.name} {{}}']
+    template = [f'{tool.name} {{<{" ".join(words)}>}}'] if kinds else []
+    return f'- {tool.name} {{{", ".join(fields)}}}: {clip(tool.description or "", 300)}', bare + template
 
 def _schema(name, description, parameters):
     "A tool as chat models are told of it"
@@ -112,8 +112,8 @@ def _give_up(server, e, doing):
     server.close()
     server._log.seek(0)
     last = server._log.read().strip().splitlines()[-1:]
-    told = clip(': '.join([str(e), *last]), 400)
-    raise ConnectionError(f'the MCP server did not {doing} ({told}): run it by hand') from e
+    reason = clip(': '.join([str(e), *last]), 400)
+    raise ConnectionError(f'the MCP server did not {doing} ({reason}): run it by hand') from e
 
 # %% ../../../nbs/worlds/mcp/01_world.ipynb #be2029b5
 _GONE = -32000, -32001 # Codes of the SDK: the connection was closed, and no answer came in time
@@ -172,8 +172,8 @@ def _harbor_task(folder):
 def _load_tasks(path):
     "Prompt → task; ValueError names the line of a bad one"
     if Path(path).is_dir():
-        found = [_harbor_task(file.parent) for file in sorted(Path(path).glob('*/task.toml'))]
-        return {task.prompt: task for task in found}
+        tasks = [_harbor_task(file.parent) for file in sorted(Path(path).glob('*/task.toml'))]
+        return {task.prompt: task for task in tasks}
     tasks, server = {}, None
     here = str(Path(path).resolve().parent)
     for line, record in read_records(path):
@@ -221,14 +221,14 @@ def step(self:_Workplace, action):
     with suppress(ValueError):
         name, arguments = _read_call(action)
     self.over = name == 'finish'
-    said = 'You finished.' if self.over else self.server.call(name, arguments)
+    reply = 'You finished.' if self.over else self.server.call(name, arguments)
     if self.over or not self.left:
         answer = str(arguments.get('answer', ''))
         checks = sorted(self.task.check, key=lambda check: 'call' not in check)
         self.won = all(_holds(self, check, answer) for check in checks)
         self.server.close()
         self.root.cleanup()
-    return said
+    return reply
 
 def _holds(place, check, answer):
     "Does `check` hold at the end?"
@@ -263,7 +263,7 @@ class _ToolReader(EpisodeReader):
     def arguments(self, t:Trajectory)->set:
         "Each tool that `t` called, with each argument and its value"
         calls = [call for call in self.calls(t) if call[0] != 'finish']
-        return {(tool, name, to_json(value)) for tool, given in calls for name, value in given.items()}
+        return {(tool, name, to_json(value)) for tool, values in calls for name, value in values.items()}
 
 # %% ../../../nbs/worlds/mcp/01_world.ipynb #0142a263
 @patch
@@ -271,9 +271,9 @@ def tell(self:_ToolReader, trajs, min_count):
     "Arguments that were the same in all wins of a category"
     skills = []
     for category, wins in by_category(select(trajs, success=True)).items():
-        given, aim = [self.arguments(t) for t in wins], self.aim(category)
-        values = Counter((tool, name) for tool, name, _ in set.union(*given))
-        same = [f'{tool} with {name} {value}' for tool, name, value in sorted(set.intersection(*given))
+        arguments, aim = [self.arguments(t) for t in wins], self.aim(category)
+        values = Counter((tool, name) for tool, name, _ in set.union(*arguments))
+        same = [f'{tool} with {name} {value}' for tool, name, value in sorted(set.intersection(*arguments))
                 if values[tool, name] == 1]
         if same and len({t.game for t in wins}) >= min_count:
             principle = f'{aim.capitalize()}, call {", ".join(same)}.'
@@ -295,17 +295,17 @@ class _ToolEnv(TextEnv):
 class ToolWorld(World):
     "Any MCP server with a file of tasks"
     name = 'mcp'
-    known = {} # Prompt → category, of all files that were loaded
+    category_of = {} # Prompt → category, of all files that were loaded
 
     def route(self, task:str)->str:
-        return self.known.get(task, 'general')
+        return self.category_of.get(task, 'general')
 
     def suites(self, config:Any)->tuple[list, list]: # ValueError without a file of tasks
         "The tasks of a file"
         if not config.games:
             raise ValueError('the world mcp has no games of its own: give --games, a file of tasks')
         tasks = _load_tasks(config.games)
-        self.known.update({prompt: task.category for prompt, task in tasks.items()})
+        self.category_of.update({prompt: task.category for prompt, task in tasks.items()})
         suite = GameSuite(Path(config.games).stem, list(tasks.values()), _ToolEnv)
         suite.parallel = 8 # Servers at a time
         return [suite], [suite]

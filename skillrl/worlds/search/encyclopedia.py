@@ -15,7 +15,7 @@ from itertools import product
 from typing import NamedTuple
 from ...envs.base import seeded
 from .engine import MAX_TURNS, SearchEngine, SearchEnv, SearchQuestion
-from ...skills.evidence import way_sentence
+from ...skills.evidence import precondition_sentence
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #1e2455ea
 _NAME_STARTS = '''Bal Cor Dar El Fen Gar Hol Is Jor Kel Lor Mar Nor Os Per Quel Ros Sil Tor Ul Ver Wes
@@ -125,11 +125,11 @@ class Statement(NamedTuple):
 
 def sentence(
     fact:Statement,
-    way:int, # Which of the wordings
+    wording:int, # Which of the wordings
 )->str:
     "A fact in words"
     wordings = ARTICLE_FIELDS[fact.kind, fact.field].sentences
-    return wordings[way % len(wordings)].format(x=fact.name, v=fact.value)
+    return wordings[wording % len(wordings)].format(x=fact.name, v=fact.value)
 
 def _written_page(kind, name, page, sentences): # Contents of a document
     "The page of the article `name`"
@@ -156,12 +156,12 @@ def _facts_in(
     text:str,
 )->list[Statement]:
     "What the sentences of a page tell about its article"
-    told = []
+    facts = []
     for line in re.findall(r'[^. ][^.]*\.', text.replace(name, '{x}')):
         matches = ((field, pattern.fullmatch(line)) for field, pattern in _PATTERNS[kind])
-        values = ((field, found[1].replace('{x}', name)) for field, found in matches if found)
-        told += [Statement(kind, name, field.name, value, page) for field, value in values]
-    return told
+        values = ((field, match[1].replace('{x}', name)) for field, match in matches if match)
+        facts += [Statement(kind, name, field.name, value, page) for field, value in values]
+    return facts
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #18149cde
 _TITLE = re.compile(r'"(?P<name>[^"\n]+) \((?P<page>[a-z]+)\)"\n(?P<text>.*)', re.S)
@@ -227,22 +227,22 @@ class _Habit(NamedTuple):
 
 def _drawn_habits(rng:random.Random)->dict[str, _Habit]: # Kind of article → habit
     "Habits of one encyclopedia"
-    drawn = {kind: rng.sample(PAGES, 6) for kind in ARTICLE_KINDS}
+    samples = {kind: rng.sample(PAGES, 6) for kind in ARTICLE_KINDS}
     return {kind: _Habit(pages[:2], pages[2:5], pages[5:])
-            for kind, pages in drawn.items()}
+            for kind, pages in samples.items()}
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #fc6478d2
 COVERS = tuple('contents cover foreword glossary index key legend preface'.split())
 _COVERED = 2 # Kinds of articles that lie under one
 
-def _drawn_ways(rng:random.Random)->dict[str, str]: # Kind of article → one of `COVERS`
+def _drawn_preconditions(rng:random.Random)->dict[str, str]: # Kind of article → one of `COVERS`
     "What is to be opened before articles of a kind tell all"
-    covered = rng.sample(ARTICLE_KINDS, _COVERED)
-    return {kind: rng.choice(COVERS) for kind in covered}
+    kinds = rng.sample(ARTICLE_KINDS, _COVERED)
+    return {kind: rng.choice(COVERS) for kind in kinds}
 
 def before(kind:str, cover:str)->str:
     "The sentence that says what to open before articles of `kind`"
-    return way_sentence(kind, f'search {kind} {cover}')
+    return precondition_sentence(kind, f'search {kind} {cover}')
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #c04a734a
 class Encyclopedia:
@@ -250,26 +250,26 @@ class Encyclopedia:
     def __init__(self,
         name:str, # The seed: the same name is the same encyclopedia
         sizes:dict[str, int]=_SIZES, # Kind → articles, four or more of each
-        ways:bool=True, # Do some kinds of articles lie under a cover?
+        preconditions:bool=True, # Do some kinds of articles lie under a cover?
     ):
         self.name = name
         self.names = _article_names(sizes, seeded('names', name))
         self.rivers = _drawn_names(40, seeded('rivers', name))
         self.habits = _drawn_habits(seeded('habits', name))
-        self.ways = _drawn_ways(seeded('ways', name)) if ways else {} # Kind → cover
+        rng = seeded('ways', name)
+        self.preconditions = _drawn_preconditions(rng) if preconditions else {} # Kind → cover
         rng = seeded('facts', name)
         self.truth = { # (kind, name) → field → value
             (kind, each): {field.name: rng.choice(self.values(field)) for field in fields_of(kind)}
             for kind, some in self.names.items() for each in some}
 
-@patch
-def values(self:Encyclopedia, field:Field)->list[str]:
-    "What the values of a field are drawn from"
-    if field.value == 'year':
-        return [str(year) for year in range(1700, 2000)]
-    if field.value == 'river':
-        return self.rivers
-    return self.names.get(field.value) or field.value.split()
+    def values(self, field:Field)->list[str]:
+        "What the values of a field are drawn from"
+        if field.value == 'year':
+            return [str(year) for year in range(1700, 2000)]
+        if field.value == 'river':
+            return self.rivers
+        return self.names.get(field.value) or field.value.split()
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #df4d7dd9
 @patch
@@ -279,9 +279,9 @@ def _told(self:Encyclopedia, kind, name):
     for field in fields_of(kind):
         habit, value = self.habits[kind], self.truth[kind, name][field.name]
         wrong = [v for v in rng.sample(self.values(field), 4) if v != value]
-        told = dict.fromkeys(habit.true, value) | dict(zip(habit.misleading, wrong))
-        for page, said in told.items():
-            yield Statement(kind, name, field.name, said, page)
+        by_page = dict.fromkeys(habit.true, value) | dict(zip(habit.misleading, wrong))
+        for page, text in by_page.items():
+            yield Statement(kind, name, field.name, text, page)
 
 @patch
 def pages(self:Encyclopedia,
@@ -291,10 +291,10 @@ def pages(self:Encyclopedia,
     "All pages of one article"
     rng = seeded('wordings', self.name, kind, name)
     habit = self.habits[kind]
-    told = {page: [] for pages in habit for page in pages}
+    by_page = {page: [] for pages in habit for page in pages}
     for fact in self._told(kind, name):
-        told[fact.page].append(sentence(fact, rng.randrange(3)))
-    return {page: _written_page(kind, name, page, said) for page, said in told.items()}
+        by_page[fact.page].append(sentence(fact, rng.randrange(3)))
+    return {page: _written_page(kind, name, page, sentences) for page, sentences in by_page.items()}
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #bf499167
 @patch
@@ -306,7 +306,7 @@ def documents(self:Encyclopedia)->list[str]: # Contents of each
 def hints(self:Encyclopedia)->list[str]:
     "The true sentences about all kinds of articles: where to look, and what to open before"
     pages = [f'Look for {kind} in {habit.true[0]}.' for kind, habit in self.habits.items()]
-    return pages + [before(kind, cover) for kind, cover in self.ways.items()]
+    return pages + [before(kind, cover) for kind, cover in self.preconditions.items()]
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #5b1bdf40
 _COVER = re.compile(rf'"?({"|".join(ARTICLE_KINDS)}) ({"|".join(COVERS)})(?:"\n.*)?', re.S | re.I)
@@ -315,39 +315,38 @@ def read_cover(
     text:str, # A query, or contents
 )->tuple: # Kind of article and cover; empty for anything else
     "The cover that `text` asks for, or is"
-    found = _COVER.fullmatch(text.strip())
-    if not found:
+    match = _COVER.fullmatch(text.strip())
+    if not match:
         return ()
-    return tuple(map(str.lower, found.groups()))
+    return tuple(map(str.lower, match.groups()))
 
 def _as_covered(contents):
     "What a page tells under a cover"
-    first, *told = re.split(r'(?<=\.) ', contents)
-    return ' '.join([first, *[line for line in told if re.search(r'\d', line)]])
+    first, *lines = re.split(r'(?<=\.) ', contents)
+    return ' '.join([first, *[line for line in lines if re.search(r'\d', line)]])
 
 # %% ../../../nbs/worlds/search/02_encyclopedia.ipynb #f67492a2
 @dataclass(eq=False, repr=False)
 class _CoverEngine(SearchEngine):
     "An engine whose articles tell all only after their cover was opened"
-    ways:dict|tuple = () # Kind of article → its cover
+    preconditions:dict|tuple = () # Kind of article → its cover
 
-@patch
-def find(self:_CoverEngine, query:str)->list[tuple[str, float]]: # Contents and score
-    "The documents that a search shows: a cover, or pages as far as they are open"
-    cover = read_cover(query)
-    if cover:
-        self.turns -= 1
-        return [('"{0} {1}"\nThis is the {1} of every {0}.'.format(*cover), 1.)]
-    opened = dict(filter(None, map(read_cover, self.seen)))
-    shut = {kind for kind, cover in dict(self.ways).items() if opened.get(kind) != cover}
-    found = super(_CoverEngine, self).find(query)
-    return [(_as_covered(page) if read_page(page).kind in shut else page, score)
-            for page, score in found]
+    def find(self, query:str)->list[tuple[str, float]]: # Contents and score
+        "The documents that a search shows: a cover, or pages as far as they are open"
+        cover = read_cover(query)
+        if cover:
+            self.turns -= 1
+            return [('"{0} {1}"\nThis is the {1} of every {0}.'.format(*cover), 1.)]
+        covers = dict(filter(None, map(read_cover, self.seen)))
+        silent_kinds = {kind for kind, cover in dict(self.preconditions).items() if covers.get(kind) != cover}
+        hits = super().find(query)
+        return [(_as_covered(page) if read_page(page).kind in silent_kinds else page, score)
+                for page, score in hits]
 
 MAX_STEPS = MAX_TURNS + 3 # Three covers
 
 class EncyclopediaEnv(SearchEnv):
-    "Questions about one encyclopedia, whose `ways` are among the settings"
+    "Questions about one encyclopedia, whose `preconditions` are among the settings"
     def start(self, game:SearchQuestion)->SearchEngine:
         "Engine for one question"
         return _CoverEngine(game, self.retriever, MAX_TURNS, **self.settings)

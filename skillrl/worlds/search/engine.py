@@ -31,11 +31,11 @@ MAX_TURNS, TOP_K = 4, 3 # As in the published script
 _NOTHING_FOUND = 'No search results found.'
 
 def result_of(
-    found:list[tuple[str, float]], # As a retriever gives it
+    hits:list[tuple[str, float]], # As a retriever gives it
 )->str:                            # JSON
     "What a search found, as the agent reads it before the tags"
-    listed = ''.join(f'Doc {i}: {contents.strip()}\n' for i, (contents, _) in enumerate(found, 1))
-    return json.dumps(dict(result=listed or _NOTHING_FOUND))
+    text = ''.join(f'Doc {i}: {contents.strip()}\n' for i, (contents, _) in enumerate(hits, 1))
+    return json.dumps(dict(result=text or _NOTHING_FOUND))
 
 # %% ../../../nbs/worlds/search/01_engine.ipynb #2af077da
 _NO_PUNCTUATION = str.maketrans('', '', string.punctuation) # ASCII only, as in the original
@@ -49,14 +49,14 @@ def normalized(text:str)->str:
 # %% ../../../nbs/worlds/search/01_engine.ipynb #a1015a61
 def _exact_match(prediction:str, targets:Iterable[str])->bool:
     "Is `prediction` one of `targets`, once normalised?"
-    said = normalized(prediction)
-    return any(said == normalized(target) for target in targets)
+    answer = normalized(prediction)
+    return any(answer == normalized(target) for target in targets)
 
 # %% ../../../nbs/worlds/search/01_engine.ipynb #0ce0a8ce
 def _last_answer(text:str)->str|None: # None if there is none
     "The last answer anywhere in `text`"
-    found = re.findall('<answer>(.*?)</answer>', text, re.S)
-    return found[-1].strip() if found else None
+    answers = re.findall('<answer>(.*?)</answer>', text, re.S)
+    return answers[-1].strip() if answers else None
 
 # %% ../../../nbs/worlds/search/01_engine.ipynb #00483257
 def tagged(
@@ -70,8 +70,8 @@ def tagged(
 def _cut(text):
     "`text` up to the first closing tag"
     for tag in ('</search>', '</answer>'):
-        before, found, _ = text.partition(tag)
-        if found:
+        before, end, _ = text.partition(tag)
+        if end:
             return before + tag
     return text
 
@@ -79,11 +79,11 @@ def projected(
     text:str, # A reply, or the action in it
 )->str:       # In lower-case tags and stripped; '' if there is neither
     "The search or the answer that `text` asks for"
-    kept = _cut(text)
+    head = _cut(text)
     for tag in ('search', 'answer'):
-        found = re.search(tagged(tag, '(.*?)'), kept, re.I | re.S)
-        if found:
-            return tagged(tag, found[1].strip())
+        match = re.search(tagged(tag, '(.*?)'), head, re.I | re.S)
+        if match:
+            return tagged(tag, match[1].strip())
     return ''
 
 # %% ../../../nbs/worlds/search/01_engine.ipynb #9be36a2a
@@ -120,8 +120,8 @@ def question_category(
     question:str,
 )->str: # One of `CATEGORIES`
     "The kind of question that `question` is"
-    found = (category for category, pattern in _PATTERNS.items() if re.search(pattern, question, re.I))
-    return next(found, OTHER)
+    matches = (category for category, pattern in _PATTERNS.items() if re.search(pattern, question, re.I))
+    return next(matches, OTHER)
 
 ROUTER = Router(question_category)
 
@@ -171,13 +171,6 @@ def _ends(self:SearchEngine, action):
         return '<answer>' in action and '</answer>' in action
     return inside('answer', action) is not None
 
-@patch
-def _score(self:SearchEngine, action):
-    "Set answer and reward"
-    self.answer = _last_answer(self.history) if self.compat else inside('answer', action)
-    right = self.answer is not None and _exact_match(self.answer, self.question.answers)
-    self.reward = float(right)
-
 # %% ../../../nbs/worlds/search/01_engine.ipynb #1edbdb44
 @patch
 def step(self:SearchEngine,
@@ -189,24 +182,22 @@ def step(self:SearchEngine,
     self.history += action
     self.done = self.done or self._ends(action)
     if self.done:
-        self._score(action)
+        self.answer = _last_answer(self.history) if self.compat else inside('answer', action)
+        self.reward = float(self.answer is not None and _exact_match(self.answer, self.question.answers))
         return ''
     query = inside('search', action)
-    return '' if query is None else self._searched(query)
+    if query is None:
+        return ''
+    hits = self.find(query)
+    self.seen += [contents for contents, _ in hits]
+    observation = f'<information>{result_of(hits)}</information>'
+    self.history += f'\n{observation}\n'
+    return observation
 
 @patch
 def find(self:SearchEngine, query:str)->list[tuple[str, float]]: # Contents and score
     "The documents that a search shows"
     return self.retriever.search(query, TOP_K)
-
-@patch
-def _searched(self:SearchEngine, query):
-    "Observation of a search"
-    found = self.find(query)
-    self.seen += [contents for contents, _ in found]
-    observation = f'<information>{result_of(found)}</information>'
-    self.history += f'\n{observation}\n'
-    return observation
 
 # %% ../../../nbs/worlds/search/01_engine.ipynb #16ba34f9
 class SearchEnv(TextEnv):
@@ -229,8 +220,6 @@ class SearchEnv(TextEnv):
         "Reward of the turn just taken"
         return self.engine.reward
 
-# %% ../../../nbs/worlds/search/01_engine.ipynb #4329312a
-@patch
-def over(self:SearchEnv)->bool:
-    "An answer ends the episode, right or wrong"
-    return self.engine.answer is not None
+    def over(self)->bool:
+        "An answer ends the episode, right or wrong"
+        return self.engine.answer is not None

@@ -38,13 +38,13 @@ def believed(self:SearchExpert, kind:str, name:str, field:str, sure:bool)->State
     "What is believed of a field, and the page that tells it; when `sure`, what two pages or a hint speak for"
     hint = self.advice(self.hints, kind)
     votes = Counter()
-    told = self.notes.told(kind, name, field)
-    for fact in told:
+    facts = self.memory.told(kind, name, field)
+    for fact in facts:
         votes[fact.value] += len(PAGES) if fact.page == hint else 1
     value = max(votes, key=votes.get, default='')
     if votes[value] <= sure:
         value = ''
-    pages = [fact.page for fact in told if fact.value == value]
+    pages = [fact.page for fact in facts if fact.value == value]
     page = hint if hint in pages else ''.join(pages[:1])
     return Statement(kind, name, field, value, page)
 
@@ -61,30 +61,30 @@ def progress(self:SearchExpert)->list[Statement]: # As `_followed` gives them
     quick = self._followed(False)
     _, subjects, fields = self.asked
     unknown = max(len(subjects), len(fields)) - sum(fact.value != '' for fact in sure)
-    return sure if unknown < MAX_TURNS - self.notes.turns else quick
+    return sure if unknown < MAX_TURNS - self.memory.turns else quick
 
 # %% ../../../nbs/worlds/search/05_expert.ipynb #ba841bbe
 @patch
 def _queries(self:SearchExpert, kind, name):
     "Searches for an article, the best first"
     hint = self.advice(self.hints, kind)
-    seen = self.notes.pages.get((kind, name), ())
-    unread = [page for page in PAGES if page not in seen]
+    read_pages = self.memory.pages.get((kind, name), ())
+    unread = [page for page in PAGES if page not in read_pages]
     first = [f'{name} {hint}'] if hint else []
-    tried = set(self.notes.queries)
+    previous = set(self.memory.queries)
     rest = [name, *[f'{name} {page}' for page in self.rng.sample(unread, len(unread))]]
-    return [query for query in first + rest if query not in tried]
+    return [query for query in first + rest if query not in previous]
 
 # %% ../../../nbs/worlds/search/05_expert.ipynb #22c8fa01
 @patch
 def _cover(self:SearchExpert, kind):
     "The cover to open before articles of `kind`; '' if one lies open that may do, or nothing is left to try"
-    silent = self.notes.covered(kind, False)
-    told = self.hints.get('before', ())
-    left = [cover for of, cover in told if of == kind and cover not in silent]
-    if self.notes.covers.get(kind) in left:
+    silent = self.memory.covered(kind, False)
+    pairs = self.hints.get('before', ())
+    covers = [cover for of, cover in pairs if of == kind and cover not in silent]
+    if self.memory.covers.get(kind) in covers:
         return ''
-    return next((cover for cover in left if silent or self.believes((kind, cover))), '')
+    return next((cover for cover in covers if silent or self.believes((kind, cover))), '')
 
 # %% ../../../nbs/worlds/search/05_expert.ipynb #781e4932
 @patch
@@ -99,45 +99,45 @@ def _answer(self:SearchExpert, answer, because='it may be anything'):
 @patch
 def _guess(self:SearchExpert):
     "An answer where the evidence does not suffice"
-    told = [fact.value for fact in self.notes.facts if fact.field == self.asked.fields[-1]]
+    values = [fact.value for fact in self.memory.facts if fact.field == self.asked.fields[-1]]
     if len(self.asked.subjects) > 1:
         return min(self._followed(False), key=_year).name
-    return self.rng.choice(told) if told else self.asked.subjects[0]
+    return self.rng.choice(values) if values else self.asked.subjects[0]
 
 def _year(fact):
     return int(fact.value or 0)
 
 # %% ../../../nbs/worlds/search/05_expert.ipynb #01596cae
 @patch
-def _search(self:SearchExpert, wanted, known=''):
-    "Thought and action that look for a field; the thought begins with what is `known`"
-    kind, name = wanted
+def _search(self:SearchExpert, article, prefix=''):
+    "Thought and action that look for a field; the thought begins with what is `prefix`"
+    kind, name = article
     cover = self._cover(kind)
     opening = tagged('search', f'{kind} {cover}')
     if cover and (opening in self.can or not self.can):
-        return f'{known} before {kind} search {cover}'.strip(), opening
+        return f'{prefix} before {kind} search {cover}'.strip(), opening
     queries = self._queries(kind, name)
     if self.can:
         queries = [query for query in queries if tagged('search', query) in self.can]
     if not queries:
         return self._answer(self._guess())
     where = queries[0].removeprefix(name).replace(' ', ' in ')
-    return f'{known} look for {kind}{where}'.strip(), tagged('search', queries[0])
+    return f'{prefix} look for {kind}{where}'.strip(), tagged('search', queries[0])
 
 # %% ../../../nbs/worlds/search/05_expert.ipynb #807e97ca
 @patch
 def choice(self:SearchExpert)->tuple[str, str]: # Thought, action
     "Search for what is missing, or answer"
-    found = self.progress()
-    read = [f'{fact.kind} in {fact.page} says {fact.value}' for fact in found if fact.value]
+    facts = self.progress()
+    texts = [f'{fact.kind} in {fact.page} says {fact.value}' for fact in facts if fact.value]
     is_chain = len(self.asked.subjects) == 1
-    last = ''.join(read[-1:]) if is_chain else ''
-    wanted = next((fact for fact in found if not fact.value), None)
-    if wanted and self.notes.turns < MAX_TURNS - 1:
-        return self._search(wanted[:2], last)
-    if wanted:
+    last = ''.join(texts[-1:]) if is_chain else ''
+    gap = next((fact for fact in facts if not fact.value), None)
+    if gap and self.memory.turns < MAX_TURNS - 1:
+        return self._search(gap[:2], last)
+    if gap:
         return self._answer(self._guess())
     if is_chain:
-        return self._answer(found[-1].value, last)
-    oldest = min(found, key=_year)
-    return self._answer(oldest.name, f'{read[found.index(oldest)]} for {oldest.name}')
+        return self._answer(facts[-1].value, last)
+    oldest = min(facts, key=_year)
+    return self._answer(oldest.name, f'{texts[facts.index(oldest)]} for {oldest.name}')

@@ -27,8 +27,8 @@ def paths(kind:str, length:int)->list[tuple[str, ...]]: # Of names of fields
     fields = fields_of(kind)
     if length == 1:
         return [(field.name,) for field in fields]
-    linked = [field for field in fields if field.phrase]
-    return [(field.name, *rest) for field in linked for rest in paths(field.value, length - 1)]
+    links = [field for field in fields if field.phrase]
+    return [(field.name, *rest) for field in links for rest in paths(field.value, length - 1)]
 
 def kinds_along(plan:Plan)->list[str]: # As many as fields
     "The kind of article at each step of a plan"
@@ -47,7 +47,7 @@ def _label(kind, name):
 
 def asked(
     plan:Plan,
-    way:int=0, # Which of the wordings
+    wording:int=0, # Which of the wordings
 )->str:
     "A plan as a question"
     labels = [_label(plan.kind, name) for name in plan.subjects]
@@ -59,7 +59,7 @@ def asked(
     for kind, name in zip(kinds, plan.fields[:-1]):
         text = ARTICLE_FIELDS[kind, name].phrase.format(x=text)
     asks = ARTICLE_FIELDS[kinds[-1], plan.fields[-1]].asks
-    return asks[way % len(asks)].format(x=text)
+    return asks[wording % len(asks)].format(x=text)
 
 # %% ../../../nbs/worlds/search/03_questions.ipynb #10c8fdf4
 _NAME = r'[A-Z]\w*(?: [A-Z]\w*)*'
@@ -80,15 +80,15 @@ def _read_phrase(text):
         kind = bare['kind'] or 'person'
         return kind, Plan(kind, (bare['name'],), ())
     for field, pattern in _PHRASES:
-        found = pattern.fullmatch(text)
-        plan = _with(field, found)
+        match = pattern.fullmatch(text)
+        plan = _with(field, match)
         if plan:
             return field.value, plan
     return None
 
-def _with(field, found):
+def _with(field, match):
     "The plan that a matched wording adds `field` to; None if what it is asked of is of another kind"
-    inner = _read_phrase(found['x']) if found else None
+    inner = _read_phrase(match['x']) if match else None
     if inner is None:
         return None
     kind, plan = inner
@@ -98,11 +98,11 @@ def _with(field, found):
 def _read_comparison(text):
     "Plan of a comparison; None if it is none"
     start, _, rest = text.rstrip('?').partition(', ')
-    named = [_BARE.fullmatch(part) for part in re.split(', | or ', rest)]
-    if start not in COMPARED.values() or not all(named):
+    names = [_BARE.fullmatch(part) for part in re.split(', | or ', rest)]
+    if start not in COMPARED.values() or not all(names):
         return None
-    kind = named[0]['kind'] or 'person'
-    return Plan(kind, tuple(found['name'] for found in named), (_YEARS[kind],))
+    kind = names[0]['kind'] or 'person'
+    return Plan(kind, tuple(match['name'] for match in names), (_YEARS[kind],))
 
 @lru_cache(1 << 12)
 def read_question(text:str)->Plan|None: # None if it is no question of a generated encyclopedia
@@ -121,12 +121,12 @@ def followed(
     "What a plan leads to, one fact after the other"
     if len(plan.subjects) > 1:
         return [find(plan.kind, name, plan.fields[0]) for name in plan.subjects]
-    found, name = [], plan.subjects[0]
+    facts, name = [], plan.subjects[0]
     for kind, field in zip(kinds_along(plan), plan.fields):
         if name:
-            found.append(find(kind, name, field))
-            name = found[-1].value
-    return found
+            facts.append(find(kind, name, field))
+            name = facts[-1].value
+    return facts
 
 def _hop(book, kind, name, field):
     return Statement(kind, name, field, book.truth[kind, name][field], book.habits[kind].true[0])
@@ -164,8 +164,8 @@ def _comparisons(book, n, rng):
     return list(plans)
 
 # %% ../../../nbs/worlds/search/03_questions.ipynb #394d9b96
-def _question(book, plan, way, form, n):
-    text, hops = asked(plan, way), _hops_of(book, plan)
+def _question(book, plan, wording, form, n):
+    text, hops = asked(plan, wording), _hops_of(book, plan)
     id, answers = f'{book.name}/{form}/{n}', (_answer_to(plan, hops),)
     return SearchQuestion(id, text, answers, question_category(text), hops)
 
@@ -175,17 +175,17 @@ def book_questions(
 )->list[SearchQuestion]:
     "Questions about an encyclopedia, no plan twice; form after form"
     rng = seeded('questions', book.name)
-    found = {form: [] for form in _QUESTION_FORMS}
+    by_form = {form: [] for form in _QUESTION_FORMS}
     for plan in _chains(book, 1, rng):
-        way = rng.randrange(2)
-        plain = question_category(asked(plan, way)) == 'direct_retrieval'
-        found['single' if plain else 'attribute'].append((plan, way))
+        wording = rng.randrange(2)
+        plain = question_category(asked(plan, wording)) == 'direct_retrieval'
+        by_form['single' if plain else 'attribute'].append((plan, wording))
     harder = dict(comparison=_comparisons(book, n, rng))
     harder |= dict(two_hop=_chains(book, 2, rng), three_hop=_chains(book, 3, rng))
     for form, plans in harder.items():
-        found[form] = [(plan, rng.randrange(2)) for plan in plans[:n]]
+        by_form[form] = [(plan, rng.randrange(2)) for plan in plans[:n]]
     out = []
     for form in _QUESTION_FORMS:
-        some = enumerate(found[form][:n])
-        out += [_question(book, plan, way, form, i) for i, (plan, way) in some]
+        some = enumerate(by_form[form][:n])
+        out += [_question(book, plan, wording, form, i) for i, (plan, wording) in some]
     return out

@@ -19,8 +19,8 @@ from .engine import question_category, SearchQuestion, TOP_K
 # %% ../../../nbs/worlds/search/07_retrieve.ipynb #a67c58c4
 def _json_rows(path):
     "(line number, row) of a file of JSON lines, gzip or plain"
-    opened = gzip.open if path.suffix == '.gz' else open
-    with opened(path, 'rt', encoding='utf-8') as lines:
+    opener = gzip.open if path.suffix == '.gz' else open
+    with opener(path, 'rt', encoding='utf-8') as lines:
         for n, line in enumerate(lines, 1):
             if line.strip():
                 try:
@@ -65,8 +65,8 @@ def _at(row, place):
 
 def _answers_in(row:dict)->tuple[str, ...]: # Empty if it has none
     "The good answers of a row"
-    found = next((at for at in (_at(row, place) for place in _PLACES) if at is not None), [])
-    texts = [found] if isinstance(found, str) else map(str, found)
+    answers = next((at for at in (_at(row, place) for place in _PLACES) if at is not None), [])
+    texts = [answers] if isinstance(answers, str) else map(str, answers)
     return tuple(dict.fromkeys(text for text in texts if text.strip()))
 
 # %% ../../../nbs/worlds/search/07_retrieve.ipynb #a7e64a98
@@ -88,10 +88,10 @@ def load_questions(
 )->list[SearchQuestion]: # ValueError if a row has no question or no answer, or there are no rows
     "The questions of a file"
     stem = Path(path).name.partition('.')[0]
-    found = [_question_in(row, f'{stem}/{n}') for n, row in _read_rows(path)]
-    if not found:
+    questions = [_question_in(row, f'{stem}/{n}') for n, row in _read_rows(path)]
+    if not questions:
         raise ValueError(f'{path} is empty: name a file with one question a row')
-    return found
+    return questions
 
 # %% ../../../nbs/worlds/search/07_retrieve.ipynb #e60b950e
 def contents_of(row:dict, where:str)->str: # ValueError if it is no document
@@ -101,8 +101,8 @@ def contents_of(row:dict, where:str)->str: # ValueError if it is no document
     if isinstance(row.get('text'), str):
         title = str(row.get('title') or '').strip('"')
         return f'"{title}"\n{row["text"]}' if title else row['text']
-    found = ', '.join(row) or 'nothing'
-    raise ValueError(f'{where} has no document, but {found}: name the column contents, or two columns '
+    columns = ', '.join(row) or 'nothing'
+    raise ValueError(f'{where} has no document, but {columns}: name the column contents, or two columns '
                      'title and text')
 
 def load_corpus(
@@ -157,11 +157,11 @@ def retrieve(
     "Answer one request of Search-R1's protocol"
     queries = _queries(body)
     k = _wanted(body)
-    found = [[dict(document=dict(contents=contents), score=score) for contents, score in hits]
+    results = [[dict(document=dict(contents=contents), score=score) for contents, score in hits]
              for hits in (searcher.search(query, k) for query in queries)]
     if not body.get('return_scores'):
-        found = [[hit['document'] for hit in hits] for hits in found]
-    return dict(result=found)
+        results = [[hit['document'] for hit in hits] for hits in results]
+    return dict(result=results)
 
 # %% ../../../nbs/worlds/search/07_retrieve.ipynb #27be8563
 def _read_hit(hit, at):

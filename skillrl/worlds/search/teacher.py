@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fastcore.basics import patch
 from .encyclopedia import ARTICLE_FIELDS, COVERS, Statement, fields_of
-from .notes import SearchNotes
+from .memory import SearchMemory
 from .questions import COMPARED, kinds_along, read_question
 from .engine import CATEGORIES, inside, projected
 from ...skills.bank import Skill
@@ -21,27 +21,27 @@ from ...skills.facts import Fact
 from ...core.trajectory import Trajectory
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #6b5f3752
-def _notes_of(t:Trajectory)->SearchNotes: # Its `plan` is None for questions of other sources
+def _memory_of(t:Trajectory)->SearchMemory: # Its `plan` is None for questions of other sources
     "What an episode had read at its end"
-    notes = SearchNotes(t.task)
+    memory = SearchMemory(t.task)
     for step, after, _ in replay(t):
-        notes.see(step.action, after)
-    return notes
+        memory.see(step.action, after)
+    return memory
 
-def _right(t, notes):
+def _right(t, memory):
     "What the answer of a won chain says about the facts that end in it"
     answer = inside('answer', projected(t.steps[-1].action)) if t.success and t.steps else None
-    last = notes.plan.fields[-1]
-    told = [fact for fact in notes.facts if fact.field == last and fact.value == answer]
-    return {fact[:3]: answer for fact in told}
+    last = memory.plan.fields[-1]
+    facts = [fact for fact in memory.facts if fact.field == last and fact.value == answer]
+    return {fact[:3]: answer for fact in facts}
 
 def _truths(facts:Iterable[Statement])->dict[tuple, str]: # (kind, name, field) → value that two pages tell
     "What pages agree on"
-    known = {}
+    truths = {}
     for (*key, value), n in Counter(fact[:4] for fact in dict.fromkeys(facts)).most_common():
         if n > 1:
-            known.setdefault(tuple(key), value)
-    return known
+            truths.setdefault(tuple(key), value)
+    return truths
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #f064efb9
 @dataclass
@@ -62,20 +62,20 @@ def _page_records(
     trajs:list[Trajectory],
 )->dict[str, _PageRecord]: # Kind of article → record
     "The records of all kinds that episodes read about"
-    read = [(t, _notes_of(t)) for t in trajs]
-    read = [(t, notes) for t, notes in read if notes.plan]
-    facts = dict.fromkeys(fact for _, notes in read for fact in notes.facts)
-    known = _truths(facts)
-    for t, notes in read:
-        known |= _right(t, notes)
+    episodes = [(t, _memory_of(t)) for t in trajs]
+    episodes = [(t, memory) for t, memory in episodes if memory.plan]
+    facts = dict.fromkeys(fact for _, memory in episodes for fact in memory.facts)
+    truths = _truths(facts)
+    for t, memory in episodes:
+        truths |= _right(t, memory)
     records = defaultdict(_PageRecord)
     for fact in facts:
-        if fact[:3] in known:
+        if fact[:3] in truths:
             record = records[fact.kind]
-            told = record.true if fact.value == known[fact[:3]] else record.false
-            told[fact.page] += 1
-    for t, notes in read:
-        for kind in records.keys() & kinds_along(notes.plan):
+            counter = record.true if fact.value == truths[fact[:3]] else record.false
+            counter[fact.page] += 1
+    for t, memory in episodes:
+        for kind in records.keys() & kinds_along(memory.plan):
             records[kind].shown_by.append(t)
     return records
 
@@ -84,49 +84,44 @@ class SearchReader(EpisodeReader):
     "Reads episodes of searching, those about encyclopedias by their grammar"
     categories, verb = CATEGORIES, 'to answer'
 
-@patch
-def needs(self:SearchReader, t:Trajectory)->tuple[str, ...]: # Kinds of articles in an encyclopedia
-    "What an episode had to find"
-    plan = read_question(t.task)
-    return tuple(kinds_along(plan)) if plan else super(SearchReader, self).needs(t)
+    def needs(self, t:Trajectory)->tuple[str, ...]: # Kinds of articles in an encyclopedia
+        "What an episode had to find"
+        plan = read_question(t.task)
+        return tuple(kinds_along(plan)) if plan else super().needs(t)
 
-@patch
-def found(self:SearchReader, t:Trajectory, wanted:set)->dict[str, list]: # Empty in an encyclopedia
-    "Place to the words of `wanted` that an episode saw there"
-    return {} if read_question(t.task) else super(SearchReader, self).found(t, wanted)
+    def found(self, t:Trajectory, words:set)->dict[str, list]: # Empty in an encyclopedia
+        "Place to those of `words` that an episode saw there"
+        return {} if read_question(t.task) else super().found(t, words)
+
+    def room(self, t:Trajectory)->frozenset: # All of an encyclopedia is one
+        "What tells the place of the episode `t` from others"
+        return frozenset() if read_question(t.task) else super().room(t)
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #9af88c35
 @patch
 def occasion(self:SearchReader, what:str)->str: # `what`: a kind of article
     "When to apply a skill on articles of a kind"
-    told = ', '.join(field.name for field in fields_of(what))
+    fields = ', '.join(field.name for field in fields_of(what))
     leads = [field.name for field in ARTICLE_FIELDS.values() if field.value == what]
-    named = ' or '.join([what, *leads])
-    return f'The question needs {told} of a {named}, or asks {COMPARED[what].lower()}.'
+    names = ' or '.join([what, *leads])
+    return f'The question needs {fields} of a {names}, or asks {COMPARED[what].lower()}.'
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #abc5c2ee
-def _attempt(notes:SearchNotes, kind:str)->Attempt:
+def _attempt(memory:SearchMemory, kind:str)->Attempt:
     "What an episode shows of the covers before articles of `kind`"
     def steps(covers:Iterable[str])->list[str]:
         return [f'search {kind} {cover}'.strip() for cover in covers]
-    opened = [f'search {kind} {cover}' for cover in notes.covered(kind, True) if cover]
-    shut = steps(notes.covered(kind, False))
-    return Attempt(kind, ''.join(opened[-1:]), shut, steps(COVERS))
+    openings = [f'search {kind} {cover}' for cover in memory.covered(kind, True) if cover]
+    failures = steps(memory.covered(kind, False))
+    return Attempt(kind, ''.join(openings[-1:]), failures, steps(COVERS))
 
 @patch
 def attempts(self:SearchReader, t:Trajectory)->list[Attempt]: # One for each kind of article it needs
     "What the episode `t` shows of the covers before articles"
-    notes = _notes_of(t)
-    if not notes.plan:
+    memory = _memory_of(t)
+    if not memory.plan:
         return []
-    return [_attempt(notes, kind) for kind in dict.fromkeys(self.needs(t))]
-
-@patch
-def room(self:SearchReader, t:Trajectory)->frozenset: # All of an encyclopedia is one
-    "What tells the place of the episode `t` from others"
-    if read_question(t.task):
-        return frozenset()
-    return super(SearchReader, self).room(t)
+    return [_attempt(memory, kind) for kind in dict.fromkeys(self.needs(t))]
 
 # %% ../../../nbs/worlds/search/06_teacher.ipynb #d3ca0440
 @patch

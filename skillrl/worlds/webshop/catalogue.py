@@ -32,7 +32,7 @@ class Product:
     options:dict[str, list[str]] # Axis → values
     attributes:list[str]
     instruction:str|None = None # A request for it, without options and price
-    wanted:Sequence[str] = ()   # Attributes in that request
+    wishes:Sequence[str] = ()   # Attributes in that request
     human:Sequence[Mapping] = () # Requests by people, as in the third file
     title = property(lambda self: self.name, doc='Name on its page')
 
@@ -65,7 +65,7 @@ _NO_ATTRIBUTES = 'DUMMY_ATTR'
 
 def _read_product(
     item:Mapping,        # Entry of the first file; KeyError if it lacks a field
-    noted:Mapping, # Its entry in the second, empty if there is none
+    annotation:Mapping, # Its entry in the second, empty if there is none
     human:Sequence[Mapping], # Its entries in the third
 )->Product:
     "Product in `item`"
@@ -75,8 +75,8 @@ def _read_product(
         path=item['product_category'], name=item['name'], description=item['full_description'],
         bullets=bullets if isinstance(bullets, list) else [bullets],
         prices=_read_prices(item.get('pricing')), options=_read_options(item['customization_options']),
-        attributes=noted.get('attributes', [_NO_ATTRIBUTES]), instruction=noted.get('instruction'),
-        wanted=noted.get('instruction_attributes') or (), human=human)
+        attributes=annotation.get('attributes', [_NO_ATTRIBUTES]), instruction=annotation.get('instruction'),
+        wishes=annotation.get('instruction_attributes') or (), human=human)
 
 # %% ../../../nbs/worlds/webshop/01_catalogue.ipynb #2226bbbf
 def _indexed_text(product:Product)->str: # Lower case
@@ -121,16 +121,16 @@ class Catalogue:
 # %% ../../../nbs/worlds/webshop/01_catalogue.ipynb #e60d34bf
 def read_catalogue(
     items:Sequence[Mapping], # As in the first file
-    noted:Mapping[str, Mapping], # As in the second, by id
+    annotations:Mapping[str, Mapping], # As in the second, by id
     human:Mapping[str, Sequence[Mapping]], # As in the third, by id
 )->Catalogue:
     "Catalogue of all products that can be sold"
-    kept = {}
+    products = {}
     for item in items:
         asin = item['asin']
-        if asin != 'nan' and len(asin) <= 10 and asin not in kept:
-            kept[asin] = _read_product(item, noted.get(asin, {}), human.get(asin, ()))
-    return Catalogue(list(kept.values()))
+        if asin != 'nan' and len(asin) <= 10 and asin not in products:
+            products[asin] = _read_product(item, annotations.get(asin, {}), human.get(asin, ()))
+    return Catalogue(list(products.values()))
 
 @patch
 def search(self:Catalogue,
@@ -164,13 +164,13 @@ def _file_names(
 # %% ../../../nbs/worlds/webshop/01_catalogue.ipynb #8611d5a6
 def _loaded(path, kind):
     try:
-        found = json.loads(path.read_text('utf-8'))
+        data = json.loads(path.read_text('utf-8'))
     except ValueError: # Of JSON or of UTF-8
-        found = None
-    if isinstance(found, kind):
-        return found
-    wanted = 'list' if kind is list else 'object'
-    raise ValueError(f'{path} holds no JSON {wanted}: fetch it again, {_file_origin(path.name)}')
+        data = None
+    if isinstance(data, kind):
+        return data
+    name = 'list' if kind is list else 'object'
+    raise ValueError(f'{path} holds no JSON {name}: fetch it again, {_file_origin(path.name)}')
 
 def load_catalogue(
     folder:str|Path,
@@ -180,10 +180,10 @@ def load_catalogue(
     paths = max(sets, key=lambda paths: sum(path.is_file() for path in paths))
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
-        listed = ', '.join(map(_file_origin, missing))
-        raise FileNotFoundError(f'{folder} lacks {len(missing)} of the 3 files of the benchmark: {listed}')
-    items, noted, human = [_loaded(path, kind) for path, kind in zip(paths, (list, dict, dict))]
+        origins = ', '.join(map(_file_origin, missing))
+        raise FileNotFoundError(f'{folder} lacks {len(missing)} of the 3 files of the benchmark: {origins}')
+    items, annotations, human = [_loaded(path, kind) for path, kind in zip(paths, (list, dict, dict))]
     try:
-        return read_catalogue(items, noted, human)
+        return read_catalogue(items, annotations, human)
     except KeyError as e:
         raise ValueError(f'a product in {paths[0]} has no field {e}') from None

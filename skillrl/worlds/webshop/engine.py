@@ -30,8 +30,8 @@ def _page_pieces(
     *texts:str|_Piece,
 )->list[_Piece]: # Without those that nobody sees
     "Pieces of a page from texts"
-    made = [_Piece(text) if isinstance(text, str) else text for text in texts]
-    return [piece for piece in map(_squeezed, made) if piece.text or piece.kind == 'option']
+    pieces = [_Piece(text) if isinstance(text, str) else text for text in texts]
+    return [piece for piece in map(_squeezed, pieces) if piece.text or piece.kind == 'option']
 
 def _squeezed(piece):
     "`piece`; one blank if it is nothing else, and no text with a line break among the blanks"
@@ -55,31 +55,31 @@ def _page_text(page:Sequence[_Piece])->str:
 def _rich_text(
     page:Sequence[_Piece],
     address:str='', # Of the page
-    seen:Collection[str]=(), # Ids of the products that were opened
+    visits:Collection[str]=(), # Ids of the products that were opened
 )->str:
     "`page` in lines, with marks for what can be clicked"
     lines = []
-    announced = ''
+    notice = ''
     for text, kind, _ in page:
         if not text: # An option without a name
             continue
         mark = 'button'
         if kind == 'option' and f'"{text}"' in address:
-            announced = f'You have clicked {text}.\n{announced}'
+            notice = f'You have clicked {text}.\n{notice}'
             mark = 'clicked button'
-        if kind == 'product' and text in seen:
+        if kind == 'product' and text in visits:
             mark = 'clicked button'
         before = dict(option='  ', product='\n').get(kind, '')
         lines.append(text if kind == 'text' else f'{before}[{mark}] {text} [{mark}_]')
-    return announced + ''.join(f'{line}\n' for line in lines)
+    return notice + ''.join(f'{line}\n' for line in lines)
 
 # %% ../../../nbs/worlds/webshop/04_engine.ipynb #e7363ba6
 def clickables(page:Sequence[_Piece])->dict[str, _Piece]: # In the order of the original
     "What a click on a text clicks"
-    found = {}
+    by_text = {}
     for kind in ('button', 'product', 'option'):
-        found.update((piece.text.lower(), piece) for piece in page if piece.kind == kind)
-    return found
+        by_text.update((piece.text.lower(), piece) for piece in page if piece.kind == kind)
+    return by_text
 
 # %% ../../../nbs/worlds/webshop/04_engine.ipynb #ac77531d
 BUY = 'Buy Now'
@@ -101,13 +101,13 @@ _PER_PAGE = 10
 
 def _results_page(
     task:str,
-    found:Sequence[Product], # All that were found
+    products:Sequence[Product], # All that were found
     number:int, # Of the page, from 1
 )->list[_Piece]:
     "Page `number` of the products found"
     turns = [PREV_PAGE, NEXT_PAGE] if number > 1 else [NEXT_PAGE]
-    page = _header(task) + _page_pieces(f'Page {number} (Total results: {len(found)})', *_buttons(*turns))
-    for product in found[(number - 1)*_PER_PAGE:number*_PER_PAGE]:
+    page = _header(task) + _page_pieces(f'Page {number} (Total results: {len(products)})', *_buttons(*turns))
+    for product in products[(number - 1)*_PER_PAGE:number*_PER_PAGE]:
         page += _page_pieces(_Piece(product.asin, 'product'), product.title, product.price_tag)
     return page
 
@@ -139,11 +139,11 @@ _UNSAFE = {ord(mark): f'\\u{ord(mark):04x}' for mark in "<>&'"} # In the JSON of
 
 def _last_page(
     asin:str,
-    chosen:Mapping[str, str], # Axis → value
+    selection:Mapping[str, str], # Axis → value
     reward:float, # From 0 to 1
 )->list[_Piece]:
     "Page after buying the product `asin`"
-    options = json.dumps(dict(chosen), sort_keys=True).translate(_UNSAFE)
+    options = json.dumps(dict(selection), sort_keys=True).translate(_UNSAFE)
     return _page_pieces('Thank you for shopping with us!', *_PAID, asin, 'options', options, *_RECEIPT,
                   'Your score (min 0.0, max 1.0)', str(reward), 'Reward Details ', 'None')
 
@@ -220,19 +220,19 @@ def to_results(self:ShopEngine,
     "Search for the keywords, and turn to page `number` of what is found"
     self.number = number
     self.product, self.chosen = None, {}
-    found = self.shop.found(self.keywords)
-    self.show(_results_page(self.goal.task, found, number), 'search_results', '+'.join(self.keywords), number)
+    page = _results_page(self.goal.task, self.shop.found(self.keywords), number)
+    self.show(page, 'search_results', '+'.join(self.keywords), number)
 
 @patch
 def to_product(self:ShopEngine,
-    clicked:_Piece, # A product, an option, or a button that leads back
+    piece:_Piece, # A product, an option, or a button that leads back
 )->None:
     "Open a product, or choose an option of the one that is open"
-    if clicked.kind == 'product':
-        self.product = self.shop.catalogue[clicked.text]
-        self.seen.add(clicked.text)
-    elif clicked.kind == 'option':
-        self.chosen[clicked.axis] = clicked.text
+    if piece.kind == 'product':
+        self.product = self.shop.catalogue[piece.text]
+        self.seen.add(piece.text)
+    elif piece.kind == 'option':
+        self.chosen[piece.axis] = piece.text
     page = _product_page(self.goal.task, self.product)
     self.show(page, 'item_page', *_place(self), json.dumps(self.chosen))
 
@@ -251,10 +251,10 @@ def to_details(self:ShopEngine,
 
 def _buy(engine):
     "Buy the product with the options chosen, which ends the episode"
-    product, chosen = engine.product, engine.chosen
+    product, selection = engine.product, engine.chosen
     price = engine.shop.goals.prices[product.asin]
-    engine.purchase = measure_purchase(product, chosen, price, engine.goal, engine.shop.nouns)
-    engine.show(_last_page(product.asin, chosen, engine.purchase.reward), 'done', product.asin, chosen)
+    engine.purchase = measure_purchase(product, selection, price, engine.goal, engine.shop.nouns)
+    engine.show(_last_page(product.asin, selection, engine.purchase.reward), 'done', product.asin, selection)
 
 # %% ../../../nbs/worlds/webshop/04_engine.ipynb #dc67c39c
 _COMMAND = re.compile(r'(.+)\[(.+)\]')
@@ -349,7 +349,6 @@ class WebShopEnv(TextEnv):
         "What was bought in the step just taken is worth"
         return self.engine.purchase.reward if self.engine.done else 0.
 
-@patch
-def over(self:WebShopEnv)->bool:
-    "A purchase ends the episode, whatever it is worth"
-    return self.engine.done
+    def over(self)->bool:
+        "A purchase ends the episode, whatever it is worth"
+        return self.engine.done

@@ -111,9 +111,9 @@ def _template_goal(
     axes = sorted(product.options)
     values = next(islice(combinations(*[product.options[axis] for axis in axes]), n, None))
     options = dict(zip(axes, values))
-    chosen = ', and '.join(f'{axis}: {value}' for axis, value in options.items())
-    text = product.instruction + (f' with {chosen}' if chosen else '') + _cap_text(cap)
-    return ShopGoal(f'{product.asin}/{n}', product, text, product.wanted, options, cap)
+    selection = ', and '.join(f'{axis}: {value}' for axis, value in options.items())
+    text = product.instruction + (f' with {selection}' if selection else '') + _cap_text(cap)
+    return ShopGoal(f'{product.asin}/{n}', product, text, product.wishes, options, cap)
 
 def _human_goal(
     product:Product,
@@ -150,7 +150,7 @@ class Goals:
         if self.human:
             return [(product, _draw_cap(price, rng), i)
                     for i, entry in enumerate(product.human) if entry['instruction_attributes']]
-        if product.instruction is None or not product.wanted:
+        if product.instruction is None or not product.wishes:
             return []
         cap, n = _draw_cap(price, rng), prod(len(values) for values in product.options.values())
         return [(product, cap, i) for i in range(n)]

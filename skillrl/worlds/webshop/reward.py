@@ -25,9 +25,9 @@ def _plain(text):
 def _greedy_ratio(a, b):
     "How much two sets of words agree, by `difflib`; 0 to 100"
     first, second = set(a.split()), set(b.split())
-    shared = ' '.join(sorted(first & second))
-    whole = [f'{shared} {" ".join(sorted(words - (first & second)))}'.strip() for words in (first, second)]
-    pairs = (shared, whole[0]), (shared, whole[1]), tuple(whole)
+    common = ' '.join(sorted(first & second))
+    whole = [f'{common} {" ".join(sorted(words - (first & second)))}'.strip() for words in (first, second)]
+    pairs = (common, whole[0]), (common, whole[1]), tuple(whole)
     ratios = [SequenceMatcher(None, *pair).ratio() for pair in pairs if all(pair)]
     return round(100*max(ratios, default=0))
 
@@ -43,13 +43,13 @@ def _same_words(
 # %% ../../../nbs/worlds/webshop/03_reward.ipynb #4c0a1724
 def _has_attribute(
     product:Any, # With `attributes`, `title`, `bullets`, `description`
-    wanted:str,
+    wish:str,
 )->bool:
-    "Does `product` have the attribute `wanted`?"
-    if any(_same_words(attribute, wanted) for attribute in product.attributes):
+    "Does `product` have the attribute `wish`?"
+    if any(_same_words(attribute, wish) for attribute in product.attributes):
         return True
     texts = product.title, ' '.join(product.bullets), product.description
-    return any(wanted in text.lower() for text in texts)
+    return any(wish in text.lower() for text in texts)
 
 # %% ../../../nbs/worlds/webshop/03_reward.ipynb #fb52f59a
 _COLOURS = '''alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown
@@ -69,13 +69,13 @@ def _plain_colour(
 
 # %% ../../../nbs/worlds/webshop/03_reward.ipynb #e3d77fbb
 def _matched_options(
-    bought:Mapping[str, str], # Axis → value
-    wanted:Mapping[str, str]|Sequence[str], # Axis → value, or values alone
+    selection:Mapping[str, str], # Axis → value
+    wishes:Mapping[str, str]|Sequence[str], # Axis → value, or values alone
 )->int:
     "How many of the wanted options were chosen; one that was chosen may serve for several"
-    chosen = [_plain_colour(value) for value in bought.values()]
-    pairs = wanted.items() if isinstance(wanted, Mapping) else wanted
-    return sum(any(_same_words(value, _plain_colour(option)) for value in chosen) for option in pairs)
+    values = [_plain_colour(value) for value in selection.values()]
+    pairs = wishes.items() if isinstance(wishes, Mapping) else wishes
+    return sum(any(_same_words(value, _plain_colour(option)) for value in values) for option in pairs)
 
 # %% ../../../nbs/worlds/webshop/03_reward.ipynb #20850ad8
 _FUNCTION_WORDS = frozenset('''a an and are as at be by for from has in into is it its of off on onto or our
@@ -119,24 +119,24 @@ class Kind:
         return 1. if match else .5
 
 def title_score(
-    bought:Sequence[str], # Nouns of its title
-    wanted:Sequence[str], # Repetitions count
+    nouns:Sequence[str], # Nouns of its title
+    target:Sequence[str], # Repetitions count
 )->float: # From 0 to 1
     "Share of the wanted nouns that the other title has too"
-    if not wanted:
+    if not target:
         return .2
-    return len(set(bought) & set(wanted))/len(wanted)
+    return len(set(nouns) & set(target))/len(target)
 
 # %% ../../../nbs/worlds/webshop/03_reward.ipynb #2f5e8e05
 def _compare_kinds(
     product:Any, # With `name`, `query`, `path`
-    wanted:Any,  # The same
+    target:Any,  # The same
     nouns:Callable[[str], list[str]], # From a title to its nouns
 )->Kind:
     "How the kinds of two products compare"
-    paths = [{name.strip() for name in side.path.split('›')} for side in (product, wanted)]
-    score = title_score(nouns(product.name), nouns(wanted.name))
-    return Kind(product.query == wanted.query, len(paths[0] & paths[1]) >= 2, score)
+    paths = [{name.strip() for name in side.path.split('›')} for side in (product, target)]
+    score = title_score(nouns(product.name), nouns(target.name))
+    return Kind(product.query == target.query, len(paths[0] & paths[1]) >= 2, score)
 
 # %% ../../../nbs/worlds/webshop/03_reward.ipynb #34682b1c
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Purchase:
 
 def measure_purchase(
     product:Any, # What was bought, as in `Product`
-    chosen:Mapping[str, str], # Axis → value
+    selection:Mapping[str, str], # Axis → value
     price:float, # In dollars
     goal:Any, # As in `ShopGoal`
     nouns:Callable[[str], list[str]]=letter_nouns, # From a title to its nouns
@@ -169,6 +169,6 @@ def measure_purchase(
     "What buying `product` is worth to who wanted `goal`"
     return Purchase(
         kind=_compare_kinds(product, goal.product, nouns),
-        attributes=sum(_has_attribute(product, wanted) for wanted in goal.attributes),
-        options=_matched_options(chosen, goal.options), in_budget=price <= goal.price_upper,
+        attributes=sum(_has_attribute(product, wish) for wish in goal.attributes),
+        options=_matched_options(selection, goal.options), in_budget=price <= goal.price_upper,
         n_attributes=len(goal.attributes), n_options=len(goal.options))

@@ -12,24 +12,24 @@ from fastcore.basics import patch
 from ...core.trajectory import Step, Trajectory
 from .engine import BUY
 from .goals import CATEGORIES, shop_category
-from .notes import ShopNotes, title_word
-from .shop import buying, WAYS
+from .memory import ShopMemory, title_word
+from .shop import buying, PRECONDITIONS
 from ...skills.bank import Mistake, Skill
 from ...skills.distillation import fact_skill, OfflineTeacher, origin
 from ...skills.evidence import Attempt, EpisodeReader, replay
 from ...skills.facts import Fact
 
 # %% ../../../nbs/worlds/webshop/08_teacher.ipynb #087bfe4f
-def _notes_at_end(t:Trajectory)->ShopNotes|None: # None for requests of other shops
+def _memory_at_end(t:Trajectory)->ShopMemory|None: # None for requests of other shops
     "What the customer had seen when the episode `t` ended"
-    notes = ShopNotes(t.steps[0].observation if t.steps else '')
-    if notes.request is None:
+    memory = ShopMemory(t.steps[0].observation if t.steps else '')
+    if memory.request is None:
         return None
     for step, after, _ in replay(t):
-        bought = step.action == 'click[buy now]' and bool(notes.title)
-        if not bought: # The last page names neither title nor options
-            notes.see(step.action, after)
-    return notes
+        is_purchase = step.action == 'click[buy now]' and bool(memory.title)
+        if not is_purchase: # The last page names neither title nor options
+            memory.see(step.action, after)
+    return memory
 
 def bought(t:Trajectory)->bool:
     "Did the episode end with a purchase?"
@@ -42,46 +42,46 @@ def bought(t:Trajectory)->bool:
 @dataclass
 class Record:
     "What episodes say about one claim"
-    told:int = 0    # Episodes in which a page says so
-    won:int = 0     # Episodes won by it
-    refused:int = 0 # Purchases by it that were worth nothing
+    statements:int = 0 # Episodes in which a page says so
+    wins:int = 0       # Episodes won by it
+    refusals:int = 0   # Purchases by it that were worth nothing
     shown_by:list = field(default_factory=list) # Trajectories that tell it or were won by it
     asked_by:list = field(default_factory=list) # Those whose request needs it
 
     @property
     def support(self)->int: # Below 1 it is not said
         "What speaks for it, less what speaks against it"
-        return self.told + self.won - self.refused
+        return self.statements + self.wins - self.refusals
 
 def _counted(
     claims:Iterable[tuple], # Of each episode: it, and the claims that it tells, was won by, was refused for
 )->dict[tuple[str, str], Record]:
     "Records of claims"
     records = {}
-    for t, told, won, refused in claims:
-        for key in sorted(told | won | refused):
+    for t, statements, wins, refusals in claims:
+        for key in sorted(statements | wins | refusals):
             record = records.setdefault(key, Record())
-            record.told += key in told
-            record.won += key in won
-            record.refused += key in refused
-            if key in told | won:
+            record.statements += key in statements
+            record.wins += key in wins
+            record.refusals += key in refusals
+            if key in statements | wins:
                 record.shown_by.append(t)
     return records
 
 # %% ../../../nbs/worlds/webshop/08_teacher.ipynb #ae1bc969
-def _word_claims(t:Trajectory, notes:ShopNotes)->tuple: # Claims are (what customers say, word)
+def _word_claims(t:Trajectory, memory:ShopMemory)->tuple: # Claims are (what customers say, word)
     "What an episode says about words, for `_counted`"
-    told = {(said, word) for word, said in notes.sold_as.items()}
-    tried = {(notes.request.query, title_word(notes.title))} if bought(t) else set()
-    return t, told, tried if t.success else set(), tried if t.reward == 0 else set()
+    statements = {(query, word) for word, query in memory.sold_as.items()}
+    purchase = {(memory.request.query, title_word(memory.title))} if bought(t) else set()
+    return t, statements, purchase if t.success else set(), purchase if t.reward == 0 else set()
 
-def _size_claims(t:Trajectory, notes:ShopNotes)->tuple: # Claims are (size, how it is written)
+def _size_claims(t:Trajectory, memory:ShopMemory)->tuple: # Claims are (size, how it is written)
     "What an episode says about sizes, for `_counted`"
-    told = {(size, written) for written, size in notes.sizes.items()}
-    asked = notes.request.options.get('size', 'fit')
-    chosen = [value for value in notes.chosen if value.startswith('fit ')]
-    known = bought(t) and t.success and not asked.startswith('fit')
-    return t, told, {(asked, written) for written in chosen[-1:] if known}, set()
+    statements = {(size, form) for form, size in memory.sizes.items()}
+    wish = memory.request.options.get('size', 'fit')
+    forms = [value for value in memory.chosen if value.startswith('fit ')]
+    is_proof = bought(t) and t.success and not wish.startswith('fit')
+    return t, statements, {(wish, form) for form in forms[-1:] if is_proof}, set()
 
 # %% ../../../nbs/worlds/webshop/08_teacher.ipynb #f1effb8c
 def _best_supported(
@@ -89,13 +89,13 @@ def _best_supported(
 )->dict[str, tuple[str, Record]]: # Thing → what is said, record
     "The claim about each thing that has most support, if any"
     best = {}
-    for (thing, said), record in sorted(records.items()):
+    for (thing, name), record in sorted(records.items()):
         if record.support > 0 and (thing not in best or record.support > best[thing][1].support):
-            best[thing] = said, record
+            best[thing] = name, record
     return best
 
 def _skill(title, fact, occasion, category, record):
-    provenance = origin(record.shown_by, told=record.told, won=record.won, refused=record.refused)
+    provenance = origin(record.shown_by, told=record.statements, won=record.wins, refused=record.refusals)
     return fact_skill(fact, title, occasion, category, record.asked_by, provenance)
 
 # %% ../../../nbs/worlds/webshop/08_teacher.ipynb #09cc27dd
@@ -103,80 +103,77 @@ class ShopReader(EpisodeReader):
     "Reads episodes of shopping, those in generated shops by their grammar"
     categories, verb = CATEGORIES, 'to buy'
 
-@patch
-def tell(self:ShopReader, trajs:list[Trajectory], min_count:int)->list[Skill]:
-    "What things are called and how sizes are written, for all that a page or a purchase has shown"
-    read = [(t, _notes_at_end(t)) for t in trajs]
-    read = [(t, notes) for t, notes in read if notes]
-    words = _best_supported(_counted(_word_claims(*pair) for pair in read))
-    sizes = _best_supported(_counted(_size_claims(*pair) for pair in read))
-    for t, notes in read:
-        needed = [words.get(notes.request.query)]
-        needed += [sizes.get(value) for value in notes.request.options.values()]
-        for _, record in filter(None, needed):
-            record.asked_by.append(t)
-    skills = [_skill(f'What {said} are sold as', Fact('name', said, word), f'The request is for {said}.',
-                     shop_category(said), record) for said, (word, record) in words.items()]
-    return skills + [_skill(f'How size {size} is written', Fact('name', f'size {size}', written),
-                            f'The request names the size {size}.', 'general', record)
-                     for size, (written, record) in sizes.items()]
+    def tell(self, trajs:list[Trajectory], min_count:int)->list[Skill]:
+        "What things are called and how sizes are written, for all that a page or a purchase has shown"
+        episodes = [(t, _memory_at_end(t)) for t in trajs]
+        episodes = [(t, memory) for t, memory in episodes if memory]
+        words = _best_supported(_counted(_word_claims(*pair) for pair in episodes))
+        sizes = _best_supported(_counted(_size_claims(*pair) for pair in episodes))
+        for t, memory in episodes:
+            needs = [words.get(memory.request.query)]
+            needs += [sizes.get(value) for value in memory.request.options.values()]
+            for _, record in filter(None, needs):
+                record.asked_by.append(t)
+        skills = [_skill(f'What {query} are sold as', Fact('name', query, word),
+                         f'The request is for {query}.', shop_category(query), record)
+                  for query, (word, record) in words.items()]
+        return skills + [_skill(f'How size {size} is written', Fact('name', f'size {size}', form),
+                                f'The request names the size {size}.', 'general', record)
+                         for size, (form, record) in sizes.items()]
 
 # %% ../../../nbs/worlds/webshop/08_teacher.ipynb #fc34b67d
 @patch
 def refused(self:ShopReader, step:Step, after:str)->bool:
     "Was the command not accepted? A page looks the same after an option was chosen"
-    listed = not step.admissible or step.action in step.admissible
-    return not (listed or step.action.startswith('search['))
+    on_offer = not step.admissible or step.action in step.admissible
+    return not (on_offer or step.action.startswith('search['))
 
 @patch
 def form(self:ShopReader,
     step:Step,
-    known:object, # Notes of the episode before the step
+    memory:object, # Of the episode before the step
 )->str: # `buy`
     "The command of `step` without its names"
     if step.action == 'click[buy now]':
         return 'buy'
-    return super(ShopReader, self).form(step, known)
+    return super(ShopReader, self).form(step, memory)
 
 @patch
 def needs(self:ShopReader, t:Trajectory)->tuple[str, ...]: # Empty for requests of generated shops
     "What an episode had to find"
-    return () if _notes_at_end(t) else super(ShopReader, self).needs(t)
+    return () if _memory_at_end(t) else super(ShopReader, self).needs(t)
 
 # %% ../../../nbs/worlds/webshop/08_teacher.ipynb #398d8ec4
 @patch
 def attempts(self:ShopReader, t:Trajectory)->list[Attempt]: # One, in generated shops
     "What the episode `t` shows of the way to its purchase"
-    end = _notes_at_end(t)
+    end = _memory_at_end(t)
     if not end:
         return []
-    asked = end.request.query
+    query = end.request.query
     worthless = title_word(end.title) if bought(t) and not t.reward else ''
-    found = Attempt(buying(shop_category(asked)), might=WAYS)
-    for step, _, notes in replay(t, ShopNotes):
-        word = title_word(notes.title)
-        right = word != worthless and end.sold_as.get(word, asked) == asked
-        tried = notes.gone or step.action == 'click[buy now]'
-        if notes.kind == 'product' and right and notes.shut and tried:
-            found.shut += notes.shut
-            if BUY in notes.parts:
-                found.opened = next((way for way in notes.gone if way not in notes.shut), '')
+    attempt = Attempt(buying(shop_category(query)), might=PRECONDITIONS)
+    for step, _, memory in replay(t, ShopMemory):
+        word = title_word(memory.title)
+        right = word != worthless and end.sold_as.get(word, query) == query
+        is_try = memory.met or step.action == 'click[buy now]'
+        if memory.kind == 'product' and right and memory.shut and is_try:
+            attempt.shut += memory.shut
+            if BUY in memory.parts:
+                attempt.opened = next((way for way in memory.met if way not in memory.shut), '')
                 break
-    return [found]
+    return [attempt]
 
 # %% ../../../nbs/worlds/webshop/08_teacher.ipynb #a1c0de03
 class ShopTeacher(OfflineTeacher):
     "The offline teacher for shops"
 
-@patch
-def home(self:ShopTeacher,
-    new:Skill|Mistake,          # What no failure has asked for
-    old:Skill|None,             # What the bank says otherwise
-    evidence:list[Trajectory],  # Episodes that show it
-    categories:list[str],       # Weak ones
-)->str: # '' if it is to stay unsaid
-    "The category of `new` itself, if that is weak or all"
-    known = new.category in (*categories, 'general')
-    return new.category if isinstance(new, Skill) and known else ''
-
-
+    def home(self,
+        new:Skill|Mistake,          # What no failure has asked for
+        old:Skill|None,             # What the bank says otherwise
+        evidence:list[Trajectory],  # Episodes that show it
+        categories:list[str],       # Weak ones
+    )->str: # '' if it is to stay unsaid
+        "The category of `new` itself, if that is weak or all"
+        is_weak = new.category in (*categories, 'general')
+        return new.category if isinstance(new, Skill) and is_weak else ''
