@@ -32,8 +32,8 @@ def write_reply(
     form:str='think+action', # As `agent.reply`: 'action' leaves the thought out
 )->str:
     "The reply that contains both"
-    said = f'<action> {action} </action>'
-    return said if form == 'action' else f'<think> {thought} </think> {said}'
+    command = f'<action> {action} </action>'
+    return command if form == 'action' else f'<think> {thought} </think> {command}'
 
 # %% ../../nbs/agent/01_contract.ipynb #66e08f3f
 _ask_first = re.compile(r'You should first [^<\n]*<think> </think> tags\. ?\n')
@@ -80,8 +80,8 @@ _blank = re.compile('<[a-z ]+>')
 
 def _fills_in(action, admissible):
     "Is `action` a command of `admissible` with something else for what stands there as `<your query>`?"
-    filled = ('.+'.join(map(re.escape, _blank.split(a, 1))) for a in admissible if _blank.search(a))
-    return any(re.fullmatch(pattern, action, re.S) for pattern in filled)
+    patterns = ('.+'.join(map(re.escape, _blank.split(a, 1))) for a in admissible if _blank.search(a))
+    return any(re.fullmatch(pattern, action, re.S) for pattern in patterns)
 
 def _strict(text, admissible, form='think+action'):
     m = _reply[form].fullmatch(text)
@@ -90,11 +90,11 @@ def _strict(text, admissible, form='think+action'):
     thought, action = (m[1] or '').strip(), ' '.join(m[2].split())
     if admissible is None or action in admissible:
         return Parsed(thought, action, bool(action))
-    written = ' '.join(m[2].strip().splitlines())
-    if _fills_in(written, admissible): # Spaces in what fills a blank may matter, as in code
-        return Parsed(thought, written, True)
-    spelled = {' '.join(one_line(a).split()): a for a in admissible}
-    return Parsed(thought, spelled.get(action, action), action in spelled)
+    as_written = ' '.join(m[2].strip().splitlines())
+    if _fills_in(as_written, admissible): # Spaces in what fills a blank may matter, as in code
+        return Parsed(thought, as_written, True)
+    spellings = {' '.join(one_line(a).split()): a for a in admissible}
+    return Parsed(thought, spellings.get(action, action), action in spellings)
 
 # %% ../../nbs/agent/01_contract.ipynb #97d5dda0
 def _official(text, admissible, form='think+action'):
@@ -103,8 +103,8 @@ def _official(text, admissible, form='think+action'):
     thought = text.partition('<think>')[2].partition('</think>')[0].strip()
     if start < 0 or end < 0:
         return Parsed(thought, low[-30:], False)
-    needed = () if form == 'action' else ('<think>', '</think>') # In this case only
-    thinks = all(tag in text for tag in needed)
+    tags = () if form == 'action' else ('<think>', '</think>') # In this case only
+    thinks = all(tag in text for tag in tags)
     chinese = re.search('[\u4e00-\u9fff]', text)
     return Parsed(thought, low[start+8:end].strip(), thinks and not chinese)
 
@@ -116,8 +116,8 @@ def parse_reply(
     form:str='think+action',            # As `agent.reply`: 'action' asks for no thought
 )->Parsed:
     "Thought and action of a reply"
-    read = _official if mode == 'official' else _strict
-    return read(text, admissible, form)
+    reader = _official if mode == 'official' else _strict
+    return reader(text, admissible, form)
 
 # %% ../../nbs/agent/01_contract.ipynb #60a570be
 @dataclass(eq=False)

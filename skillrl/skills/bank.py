@@ -86,17 +86,17 @@ def _advice(o):
 # %% ../../nbs/04_skills.bank.ipynb #3d4bbd17
 def count_episode(
     entries:Iterable[Entry], # That an episode was shown
-    won:bool,                # Did it succeed?
+    is_win:bool,                # Did it succeed?
 )->None:
     "Count one episode for each of `entries`"
-    outcome = 'wins' if won else 'losses'
+    outcome = 'wins' if is_win else 'losses'
     for o in entries:
         o.stats |= {k: o.stats.get(k, 0) + 1 for k in ('retrieved', outcome)}
 
 def usefulness(o:Entry)->Rate:
     "Share of episodes won among those that were shown `o`"
-    won = o.stats.get('wins', 0)
-    return wilson(won, won + o.stats.get('losses', 0))
+    wins = o.stats.get('wins', 0)
+    return wilson(wins, wins + o.stats.get('losses', 0))
 
 # %% ../../nbs/04_skills.bank.ipynb #3aafca9c
 def retire(
@@ -146,15 +146,15 @@ class SkillBank:
         self.task_specific_skills = {c: list(v) for c, v in (self.task_specific_skills or {}).items()}
         self.metadata, self.extra = dict(self.metadata or {}), dict(self.extra or {})
         self.removed = list(self.removed)
-        seen = {}
+        section_of = {}
         for section, entries in _sections(self):
             for o in entries:
                 if isinstance(o, Skill):
                     o.category = section
-                if o.id in seen:
-                    raise ValueError(f'the id {o.id!r} is used twice, in the sections {seen[o.id]!r} and '
-                                     f'{section!r}; give one of the two another id')
-                seen[o.id] = section
+                if o.id in section_of:
+                    raise ValueError(f'the id {o.id!r} is used twice, in the sections {section_of[o.id]!r} '
+                                     f'and {section!r}; give one of the two another id')
+                section_of[o.id] = section
 
 # %% ../../nbs/04_skills.bank.ipynb #311654bc
 @patch
@@ -172,8 +172,8 @@ def get(self:SkillBank, id:str)->Entry|None:
 @patch(as_prop=True)
 def categories(self:SkillBank)->list[str]:
     "Kinds of task with skills of their own"
-    held = {c: {s.status for s in its} for c, its in self.task_specific_skills.items()}
-    return [c for c, statuses in held.items() if statuses != {'quarantined'}]
+    statuses_of = {c: {s.status for s in its} for c, its in self.task_specific_skills.items()}
+    return [c for c, statuses in statuses_of.items() if statuses != {'quarantined'}]
 
 def shown_entries(entries:Iterable[Entry])->list[Entry]:
     "What of `entries` prompts show: what is active, and what is on probation but has credit"
@@ -181,10 +181,10 @@ def shown_entries(entries:Iterable[Entry])->list[Entry]:
 
 def find(entries:Iterable[Entry], id:str)->Entry: # ValueError if there is none
     "The one of `entries` called `id`"
-    known = {o.id: o for o in entries}
-    if id not in known:
-        raise ValueError(f'no skill or mistake has the id {id!r}; the ids are {", ".join(known) or "none"}')
-    return known[id]
+    by_id = {o.id: o for o in entries}
+    if id not in by_id:
+        raise ValueError(f'no skill or mistake has the id {id!r}; the ids are {", ".join(by_id) or "none"}')
+    return by_id[id]
 
 # %% ../../nbs/04_skills.bank.ipynb #c8c355ac
 @patch
@@ -195,14 +195,14 @@ def _repr_markdown_(self:SkillBank):
 @patch
 def __repr__(self:SkillBank):
     counts = [f'{sum(o.status != "quarantined" for o in its)} {name}' for name, its in _sections(self)]
-    held = [f'{len(self.items("quarantined"))} quarantined']*bool(self.items('quarantined'))
-    return f'SkillBank({", ".join(counts + held)})'
+    suspects = [f'{len(self.items("quarantined"))} quarantined']*bool(self.items('quarantined'))
+    return f'SkillBank({", ".join(counts + suspects)})'
 
 def _table_row(o):
     kind = 'mistake' if isinstance(o, Mistake) else o.category
     status = '' if o.status == 'active' else f' ({o.status})'
-    won = f"{o.stats.get('wins', 0)}/{o.stats['retrieved']}" if o.stats.get('retrieved') else ''
-    return [o.id, kind, o.title, _advice(o) + status, won]
+    record = f"{o.stats.get('wins', 0)}/{o.stats['retrieved']}" if o.stats.get('retrieved') else ''
+    return [o.id, kind, o.title, _advice(o) + status, record]
 
 # %% ../../nbs/04_skills.bank.ipynb #41d26143
 def _free_id(bank, o):
@@ -292,9 +292,9 @@ def _apply_retire(bank, p):
 def _apply_refine(bank, p):
     o = p.item
     old = _find_active(bank, o.id)
-    kind, wanted = type(old).__name__.lower(), type(o).__name__.lower()
-    if kind != wanted:
-        raise ValueError(f'{o.id!r} is a {kind} and cannot become a {wanted}; add that on its own')
+    kind, new_kind = type(old).__name__.lower(), type(o).__name__.lower()
+    if kind != new_kind:
+        raise ValueError(f'{o.id!r} is a {kind} and cannot become a {new_kind}; add that on its own')
     o.stats = _no_stats()
     o.provenance = old.provenance | o.provenance | {'refines': _advice(old)}
     return bank.put(o)
@@ -337,10 +337,10 @@ def _skill(category, row):
     for krill, ours in (('id', 'skill_id'), ('name', 'title')):
         if krill in row and ours not in row:
             row = {ours: row.pop(krill)} | row
-    stated = row.pop('category', category)
+    label = row.pop('category', category)
     skill = build(Skill, row | {'category': category})
-    if stated not in (category, category.title(), {'TaskSpecific': category}):
-        skill.extra['category'] = stated
+    if label not in (category, category.title(), {'TaskSpecific': category}):
+        skill.extra['category'] = label
     return skill
 
 # %% ../../nbs/04_skills.bank.ipynb #ba4c0005
@@ -414,13 +414,13 @@ class BankDiff:
 def diff(old:SkillBank, new:SkillBank)->BankDiff:
     "What it takes to get from `old` to `new`"
     a, b = ({o.id: vars(o) | {'stats': None} for o in x.items()} for x in (old, new))
-    changed = {}
+    changes = {}
     for i in b:
         before = a.get(i, b[i])
         fields = {k: (before.get(k), v) for k, v in b[i].items() if before.get(k) != v}
         if fields:
-            changed[i] = fields
-    return BankDiff([i for i in b if i not in a], [i for i in a if i not in b], changed)
+            changes[i] = fields
+    return BankDiff([i for i in b if i not in a], [i for i in a if i not in b], changes)
 
 # %% ../../nbs/04_skills.bank.ipynb #1bad6342
 def rollback(
@@ -432,7 +432,7 @@ def rollback(
     if n not in there:
         raise FileNotFoundError(f'{folder} has no version {n}; it has {", ".join(map(str, there)) or "none"}')
     bank, last = SkillBank.load(version_path(folder, n)), SkillBank.load(folder)
-    used = [*bank.removed, *last.removed, *(o.id for o in last.items())]
-    bank.removed = [i for i in dict.fromkeys(used) if not bank.get(i)]
+    ids = [*bank.removed, *last.removed, *(o.id for o in last.items())]
+    bank.removed = [i for i in dict.fromkeys(ids) if not bank.get(i)]
     bank.save(version_path(folder))
     return bank

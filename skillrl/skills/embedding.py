@@ -45,9 +45,9 @@ def stem(word:str)->str:
 def terms(text:str)->dict[str, float]: # Term → weight; a joined pair of neighbours weighs half
     "What `text` is about"
     words = re.findall(r'[a-z]+', text.lower().replace("'s", ''))
-    kept = [None if w in stop_words else stem(w) for w in words]
-    pairs = {a + b: 0.5 for a, b in zip(kept, kept[1:]) if a and b}
-    return pairs | {w: 1.0 for w in kept if w}
+    roots = [None if w in stop_words else stem(w) for w in words]
+    pairs = {a + b: 0.5 for a, b in zip(roots, roots[1:]) if a and b}
+    return pairs | {w: 1.0 for w in roots if w}
 
 # %% ../../nbs/skills/01_embedding.ipynb #7ba8bc52
 class Idf:
@@ -106,8 +106,8 @@ def _words_and_pairs(words):
 
 def _frame(words, common):
     "What is left of a text when its rare words are blanked"
-    blanked = ['^', *(w if w in common else '_' for w in words), '$']
-    return Counter(run for n in (1, 2, 3) for run in _runs(blanked, n))
+    pattern = ['^', *(w if w in common else '_' for w in words), '$']
+    return Counter(run for n in (1, 2, 3) for run in _runs(pattern, n))
 
 # %% ../../nbs/skills/01_embedding.ipynb #5b06fa2a
 class Encoder(Protocol):

@@ -35,21 +35,21 @@ _FEW_OFFERS = 3
 
 def _offers(steps):
     "For each step the commands of a kind that no step before it offered, where they are few"
-    known = set()
+    old_kinds = set()
     for i, step in enumerate(steps):
         verbs = {c: c.partition(' ')[0] for c in step.admissible}
         kinds = {c: verb if verb.isalpha() else c for c, verb in verbs.items()}
-        new = [c for c, kind in kinds.items() if kind not in known]
-        known.update(kinds.values())
+        new = [c for c, kind in kinds.items() if kind not in old_kinds]
+        old_kinds.update(kinds.values())
         yield new if i and len(new) <= _FEW_OFFERS else []
 
 # %% ../../nbs/skills/08_questions.ipynb #38bf18dc
 def _outcome(t, limit):
     "How `t` ended, with what it was shown of a bank"
-    reached = t.success or t.end == 'won'
-    end = 'won' if reached else 'lost'
+    is_won = t.success or t.end == 'won'
+    end = 'won' if is_won else 'lost'
     parts = [f'was {end} in {len(t)} steps']
-    if reached and 0 < limit < len(t):
+    if is_won and 0 < limit < len(t):
         parts[0] += f', later than the limit of {limit}'
     ids = [as_data(id, 80) for step in t.steps[:1] for id in step.skills]
     if ids:
@@ -57,9 +57,9 @@ def _outcome(t, limit):
     without = [as_data(id, 80) for id in t.metadata.get('hidden', ())]
     if without:
         parts.append(f'it did without {", ".join(without)}, to see what that is worth')
-    tried = [as_data(line, 200) for line in t.metadata.get('told', ())]
-    if tried:
-        parts.append(f'it was told to try {", ".join(tried)}')
+    experiment = [as_data(line, 200) for line in t.metadata.get('told', ())]
+    if experiment:
+        parts.append(f'it was told to try {", ".join(experiment)}')
     return '; '.join(parts) + '.'
 
 # %% ../../nbs/skills/08_questions.ipynb #cdbb6345
@@ -135,8 +135,8 @@ _SCHEMAS = dict( # Kind of question → schemas of the objects of its answer
 
 def schema_of(questions:Iterable[Question])->dict:
     "JSON schema of an answer to any of `questions`"
-    found = [schema for q in questions for schema in _SCHEMAS[q.kind]]
-    distinct = [o for i, o in enumerate(found) if o not in found[:i]]
+    schemas = [schema for q in questions for schema in _SCHEMAS[q.kind]]
+    distinct = [o for i, o in enumerate(schemas) if o not in schemas[:i]]
     items = distinct[0] if len(distinct) == 1 else dict(anyOf=distinct)
     return object_of(items=dict(type='array', items=items)) # Services want an object outermost
 
@@ -162,12 +162,12 @@ def text_field(
 def one_of(
     d:Mapping,
     name:str,
-    allowed:Sequence[str],
+    choices:Sequence[str],
 )->str: # ValueError if it is none of them
-    "The text `d[name]`, which has to be among `allowed`"
+    "The text `d[name]`, which has to be among `choices`"
     text = text_field(d, name, 80)
-    if text not in allowed:
-        raise ValueError(f'`{name}` should be one of {", ".join(allowed)}, not {text!r}')
+    if text not in choices:
+        raise ValueError(f'`{name}` should be one of {", ".join(choices)}, not {text!r}')
     return text
 
 # %% ../../nbs/skills/08_questions.ipynb #4966e1ef
@@ -196,9 +196,9 @@ def read_entry(
     fields = MISTAKE if cls is Mistake else SKILL
     texts = [text_field(d, name, most) for name, most in fields.items()]
     category = category or one_of(d, 'category', q.categories)
-    seen = evidence_of(d, q)
-    provenance = dict(teacher=q.teacher, prompt=q.kind, trajectories=[c.id for c in seen])
-    entry = cls(id, *texts, category, goals_of(seen), provenance)
+    episodes = evidence_of(d, q)
+    provenance = dict(teacher=q.teacher, prompt=q.kind, trajectories=[c.id for c in episodes])
+    entry = cls(id, *texts, category, goals_of(episodes), provenance)
     if cls is Skill:
         entry.fact = _fact_in(d)
     return entry
@@ -225,26 +225,26 @@ def _objects(
     "What the array in the `reply` to `messages` holds"
     if reply.status == 'refused':
         raise ValueError('the teacher refused')
-    asked = '\n'.join(without_example(m['content']) for m in messages)
-    ours = {line.strip() for line in asked.splitlines() if len(line) > 60}
+    own_text = '\n'.join(without_example(m['content']) for m in messages)
+    ours = {line.strip() for line in own_text.splitlines() if len(line) > 60}
     if any(line in reply.text for line in ours):
         raise ValueError('the reply repeats the question')
-    found = _array(reply.text, messages[0]['content'])
-    if repeats_example(found, messages[0]['content']):
+    objects = _array(reply.text, messages[0]['content'])
+    if repeats_example(objects, messages[0]['content']):
         raise ValueError('the reply repeats the example of the prompt')
-    if found is None:
+    if objects is None:
         raise ValueError('there is no JSON array in the reply')
-    return found
+    return objects
 
 def _array(text, rules):
     "The last array in `text` that answers `rules`, alone or as the only value of an object, or None"
-    found = find_json(text, lambda value: fits_example(value, rules))
-    if not isinstance(found, dict):
-        return found
-    values = list(found.values())
+    answer = find_json(text, lambda value: fits_example(value, rules))
+    if not isinstance(answer, dict):
+        return answer
+    values = list(answer.values())
     if len(values) == 1 and isinstance(values[0], list):
         return values[0]
-    return objects_in(found)
+    return objects_in(answer)
 
 # %% ../../nbs/skills/08_questions.ipynb #829e583c
 @dataclass
@@ -268,20 +268,20 @@ class Exchange:
         self.rejected.append(Rejected(str(reason), raw))
 
 # %% ../../nbs/skills/08_questions.ipynb #23a3fb54
-def _read_objects(x, found):
+def _read_objects(x, objects):
     "Add each object to the kept or to the rejected of `x`"
-    q, seen = x.question, set()
-    for i, d in enumerate(found):
+    q, contents = x.question, set()
+    for i, d in enumerate(objects):
         try:
             if not isinstance(d, dict):
                 raise ValueError(f'an object was expected, not {type(d).__name__}')
             if i >= q.most:
                 raise ValueError(f'more than {q.most} objects')
             content = normal(str({k: v for k, v in d.items() if k != 'evidence'}))
-            if content in seen:
+            if content in contents:
                 raise ValueError('said twice')
             x.kept.append(q.read(d, q))
-            seen.add(content)
+            contents.add(content)
         except ValueError as e:
             x.reject(e, d)
 
@@ -296,11 +296,11 @@ def read_reply(
     if reply.status == 'infra_error':
         return x
     try:
-        found = _objects(reply, messages)
+        objects = _objects(reply, messages)
     except ValueError as e:
         x.reject(e, reply.text)
         return x
     if reply.finish == 'length':
         x.reject('the reply was cut off; whole objects before that are used', reply.text[-200:])
-    _read_objects(x, found)
+    _read_objects(x, objects)
     return x

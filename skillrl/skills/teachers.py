@@ -62,10 +62,10 @@ def note_rejected(self:LLMTeacher, exchanges:Iterable[Exchange])->None:
         if x.reply.cached:
             continue
         about = dict(categories=list(x.question.categories), model=self.chat.model)
-        shown = [c.id for c in x.question.cases]
+        ids = [c.id for c in x.question.cases]
         for r in new:
             raw = asdict(r.raw) if is_dataclass(r.raw) else r.raw
-            rows.append(dict(question=x.question.kind, **about, reason=r.reason, raw=raw, episodes=shown))
+            rows.append(dict(question=x.question.kind, **about, reason=r.reason, raw=raw, episodes=ids))
     if self.rejects and rows:
         self.rejects.append([without_secrets(row, self.chat.secrets) for row in rows])
 
@@ -92,39 +92,40 @@ def ask(self:LLMTeacher,
         return []
     batch = [q.messages(self.prompt_chars) for q in questions]
     params = dict(response_format=schema_of(questions)) | self.params
-    interrupted = None
+    interruption = None
     try:
         replies = self.chat.replies(batch, **params)
     except (BudgetExceeded, Outage) as e:
         replies = e.replies
-        interrupted = e
+        interruption = e
     exchanges = [read_reply(*x) for x in zip(questions, batch, replies)]
     self.exchanges += exchanges
     self.note_rejected(exchanges)
     for messages, x in zip(batch, exchanges):
         if x.rejected and not x.kept:
             self.chat.forget(messages, **params)
-    if interrupted:
-        raise interrupted
+    if interruption:
+        raise interruption
     return exchanges
 
 # %% ../../nbs/skills/09_teachers.ipynb #9edb8335
 def _answers(exchanges:Sequence[Exchange])->list: # `Outage` if unanswered, ValueError if no reply is usable
     "All items kept, or an error when there are none and not because the teacher found nothing"
-    kept = [o for x in exchanges for o in x.kept]
-    if kept or not exchanges:
-        return kept
+    items = [o for x in exchanges for o in x.kept]
+    if items or not exchanges:
+        return items
     n = len(exchanges)
     replies = [x.reply for x in exchanges]
-    unanswered = [r for r in replies if r.status == 'infra_error']
-    if unanswered:
-        raise Outage(f'{len(unanswered)} of {n} questions were not answered and the others brought nothing: '
-                     f'{unanswered[0].error}; ask again', replies)
-    rejected = [r for x in exchanges for r in x.rejected]
+    failures = [r for r in replies if r.status == 'infra_error']
+    if failures:
+        raise Outage(f'{len(failures)} of {n} questions were not answered and the others brought nothing: '
+                     f'{failures[0].error}; ask again', replies)
+    rejections = [r for x in exchanges for r in x.rejected]
     if all(x.rejected for x in exchanges):
-        raise ValueError(f'none of the {n} replies could be used ({len(rejected)} rejected; the first: '
-                         f'{rejected[0].reason}); look at the exchanges, and change the model or the prompt')
-    return kept
+        raise ValueError(f'none of the {n} replies could be used ({len(rejections)} rejected; the first: '
+                         f'{rejections[0].reason}); look at the exchanges, '
+                         'and change the model or the prompt')
+    return items
 
 # %% ../../nbs/skills/09_teachers.ipynb #822f1c99
 def _kinds(cases):
@@ -141,9 +142,9 @@ def questions(
     notes:Sequence[str]=(), # Lines to show before the episodes of each
 )->list[Question]:
     "All that is to be asked about `cases`"
-    ordered = sorted(cases, key=lambda c: (c.category, not c.success))
+    by_category = sorted(cases, key=lambda c: (c.category, not c.success))
     out = []
-    for part in _even_parts(ordered, PER_QUESTION):
+    for part in _even_parts(by_category, PER_QUESTION):
         question = Question('lessons', part, _kinds(part), read_lesson, notes=notes)
         out.append(question)
     return out
@@ -151,10 +152,10 @@ def questions(
 # %% ../../nbs/skills/09_teachers.ipynb #6cfbfee0
 def _sightings(reader, trajs):
     "Lines on what the episodes `trajs` saw in each place, room by room, with the number of episodes"
-    wanted = {word for t in trajs for word in reader.needs(t)}
+    needs = {word for t in trajs for word in reader.needs(t)}
     rooms = defaultdict(lambda: defaultdict(Counter))
     for t in trajs:
-        for place, things in reader.found(t, wanted).items():
+        for place, things in reader.found(t, needs).items():
             rooms[reader.room(t)][place].update(things)
     for k, places in enumerate(rooms.values(), 1):
         full = {place: things for place, things in sorted(places.items()) if things}
@@ -178,8 +179,8 @@ def distill(self:LLMTeacher,
 )->list: # Of `Skill` and `Mistake`, without ids; ValueError or `Outage` where no reply could be used
     "What the episodes show"
     trajs = list(trajs)
-    played = [t for t in trajs if not isinstance(t, Case)]
-    return _answers(self.ask(questions(self.cases(trajs), list(_sightings(self.reader, played)))))
+    trajectories = [t for t in trajs if not isinstance(t, Case)]
+    return _answers(self.ask(questions(self.cases(trajs), list(_sightings(self.reader, trajectories)))))
 
 # %% ../../nbs/skills/09_teachers.ipynb #290d96d9
 def _bank_line(o):
@@ -226,26 +227,26 @@ def _read_proposal(d:Mapping, q:Question)->Proposal:
 # %% ../../nbs/skills/09_teachers.ipynb #6859d342
 _GUESSES = 12 # Steps that a teacher is told nobody has tried
 
-def _shut_lines(reader, lost, evidence):
-    "Lines on commands that the episodes `lost` were not offered, and what all of them tried before or not"
+def _shut_lines(reader, failures, evidence):
+    "Lines on commands that `failures` were not offered, and what all episodes tried before or not"
     ways = Ways(evidence, reader)
-    for key in Ways(lost, reader).tried:
+    for key in Ways(failures, reader).tried:
         command = as_data(key[1], 80)
-        left = [step for step in ways.might.get(key, ()) if step not in ways.tried[key]]
+        next_steps = [step for step in ways.might.get(key, ()) if step not in ways.tried[key]]
         if key in ways.known:
             yield f'{command} was offered after {as_data(ways.known[key][0], _TEXT_CHARS)}.'
-        elif left:
-            quoted = ', '.join(as_data(step, _TEXT_CHARS) for step in left[:_GUESSES])
-            yield f'Nobody was offered {command} with all else done. Not tried before it: {quoted}'
+        elif next_steps:
+            guesses = ', '.join(as_data(step, _TEXT_CHARS) for step in next_steps[:_GUESSES])
+            yield f'Nobody was offered {command} with all else done. Not tried before it: {guesses}'
 
 def _proposal_questions(teacher, bank, categories, failures, evidence, limit):
     "What to ask about the weak `categories`: failures, and some wins beside them"
     weak = [t for t in failures if category_of(t, teacher.router) in categories]
-    won = [t for t in select(evidence, success=True) if category_of(t, teacher.router) in categories]
-    lost, wins = teacher.cases(weak), teacher.cases(reversed(won)) # The latest first
+    wins_there = [t for t in select(evidence, success=True) if category_of(t, teacher.router) in categories]
+    losses, wins = teacher.cases(weak), teacher.cases(reversed(wins_there)) # The latest first
     reader = teacher.reader
     notes = [*_bank_lines(bank), *_shut_lines(reader, weak, evidence), *_sightings(reader, evidence)]
-    parts = enumerate(_even_parts(lost, LOST_PER_QUESTION))
+    parts = enumerate(_even_parts(losses, LOST_PER_QUESTION))
     beside = PER_QUESTION - LOST_PER_QUESTION
     about = bank.items('active', PROBATION)
     out = []
@@ -259,17 +260,17 @@ def _proposal_questions(teacher, bank, categories, failures, evidence, limit):
 def _compatible(turns):
     "Of pairs (exchange, proposal) those that neither touch one item nor say the same; others are rejected"
     out = []
-    touched = set()
+    taken_keys = set()
     for x, p in turns:
         keys = {*p.ids}
         if p.item:
             keys |= {p.item.id, normal(advice(p.item))}
         keys.discard('')
-        if keys & touched:
+        if keys & taken_keys:
             x.reject('another proposal changes or says the same', p)
         else:
             out.append(p)
-        touched |= keys
+        taken_keys |= keys
     return out
 
 # %% ../../nbs/skills/09_teachers.ipynb #17ec4616
@@ -302,9 +303,9 @@ def _read_thought(
     thought = text_field(d, 'thought', 400)
     if type(step) is not int or not 1 <= step <= len(steps):
         raise ValueError(f'`step` should be a number from 1 to {len(steps)}, not {step!r:.60}')
-    played = steps[step-1].action
-    if d.get('action') != played:
-        raise ValueError(f'`action` of step {step} should be {played!r}, not {d.get("action")!r:.60}')
+    action = steps[step-1].action
+    if d.get('action') != action:
+        raise ValueError(f'`action` of step {step} should be {action!r}, not {d.get("action")!r:.60}')
     if _markup.search(thought):
         raise ValueError(f'`thought` of step {step} holds a tag or a line break')
     return step, thought
@@ -316,11 +317,11 @@ def _thought_question(teacher, t):
         raise ValueError(f'the trajectory {t.id!r} was lost; thoughts are written for won ones only')
     room = teacher.prompt_chars - 1000
     chars = _TEXT_CHARS
-    shown = case(t, chars, teacher.router)
-    while sum(len(line) + 1 for line in shown.lines) > room and chars > 20:
+    as_case = case(t, chars, teacher.router)
+    while sum(len(line) + 1 for line in as_case.lines) > room and chars > 20:
         chars //= 2
-        shown = case(t, chars, teacher.router)
-    return Question('thoughts', [shown], (shown.category,), _read_thought, len(t), about=t)
+        as_case = case(t, chars, teacher.router)
+    return Question('thoughts', [as_case], (as_case.category,), _read_thought, len(t), about=t)
 
 # %% ../../nbs/skills/09_teachers.ipynb #a5306c9a
 def _complete(x):
@@ -336,7 +337,7 @@ def all_thoughts(self:LLMTeacher,
     trajs:Iterable[Trajectory], # Won ones, asked about at once; ValueError for a lost one
 )->list[list[str]|None]: # For each a thought for every step, or None
     "What the policy may have thought"
-    found = self.ask([_thought_question(self, t) for t in trajs])
-    thoughts = [_complete(x) for x in found]
-    self.note_rejected(found)
+    exchanges = self.ask([_thought_question(self, t) for t in trajs])
+    thoughts = [_complete(x) for x in exchanges]
+    self.note_rejected(exchanges)
     return thoughts
