@@ -2341,6 +2341,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'skillrl.skills.bank.retire': ('skills.bank.html#retire', 'skillrl/skills/bank.py'),
                                      'skillrl.skills.bank.rollback': ('skills.bank.html#rollback', 'skillrl/skills/bank.py'),
                                      'skillrl.skills.bank.shown_entries': ('skills.bank.html#shown_entries', 'skillrl/skills/bank.py'),
+                                     'skillrl.skills.bank.trial_counts': ('skills.bank.html#trial_counts', 'skillrl/skills/bank.py'),
                                      'skillrl.skills.bank.usefulness': ('skills.bank.html#usefulness', 'skillrl/skills/bank.py'),
                                      'skillrl.skills.bank.version_path': ('skills.bank.html#version_path', 'skillrl/skills/bank.py'),
                                      'skillrl.skills.bank.versions': ('skills.bank.html#versions', 'skillrl/skills/bank.py'),

@@ -448,7 +448,7 @@ def propose(self:OfflineTeacher,
         category, n = max(asking.items(), key=lambda pair: pair[1], default=(home, 0))
         if not category or normal(advice(new)) in sentences:
             continue
-        why = _hypothesis(getattr(new, 'fact', {}), category, n, failure_counts[category], old)
+        why = _hypothesis(new.fact, category, n, failure_counts[category], old)
         proposal = Proposal('refine' if old else 'add', _reworded(old, new, category), hypothesis=why)
         candidates.append((refusal_counts.get(normal(new.principle), 0), -asking.total(), proposal))
     retirements = _no_longer_shown(skills, distillate, evidence, _asked_for(evidence, [], self.reader))

@@ -392,7 +392,7 @@ def _harmless(o):
     "`o` as it can be kept for inspection"
     texts = {k: _clean(getattr(o, k), LIMITS[k]) for k in LIMITS if k in vars(o)}
     category = o.category if _is_plain_name(o.category) else 'general'
-    if getattr(o, 'fact', None):
+    if o.fact:
         texts['fact'] = {}
     return replace(o, extra={}, category=category, **texts)
 

@@ -18,7 +18,7 @@ from ..llm.chat import Chat
 from ..llm.ledger import BudgetExceeded
 from ..llm.reply import Outage
 from ..core.store import JsonlLog
-from .bank import Mistake, PROBATION, Proposal, SkillBank, find
+from .bank import Mistake, PROBATION, Proposal, SkillBank, find, trial_counts
 from .consolidation import normal
 from .evidence import EpisodeReader, Ways
 from .guard import as_data
@@ -189,12 +189,8 @@ def _bank_line(o):
     text = ' '.join(as_data(getattr(o, name), _TEXT_CHARS) for name in fields)
     use = f"shown in {o.stats.get('retrieved', 0)} episodes, {o.stats.get('wins', 0)} of them won"
     if o.stats.get('groups'):
-        arms = []
-        for arm in ('with', 'without'):
-            wins = o.stats.get(f'wins_{arm}', 0)
-            tries = o.stats.get(f'tries_{arm}', 0)
-            arms.append(f'{wins} of {tries} won {arm} it')
-        use += f', in trials {arms[0]} and {arms[1]}'
+        arms = [f'{"{} of {}".format(*trial_counts(o, arm))} won {arm} it' for arm in ('with', 'without')]
+        use += f', in trials {" and ".join(arms)}'
     trial = ', on trial' if o.status == PROBATION else ''
     kind = f'{type(o).__name__.lower()} on {as_data(o.category, 80)}{trial}'
     return f'{as_data(o.id, 80)} ({kind}, {use}): {text}'

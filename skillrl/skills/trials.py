@@ -16,7 +16,7 @@ from fastcore.basics import patch
 from functools import partial
 from statistics import NormalDist
 from ..core.config import EvolutionConfig
-from .bank import count_episode, Entry, PROBATION, Proposal, retire, SkillBank, with_id
+from .bank import count_episode, Entry, PROBATION, Proposal, retire, SkillBank, trial_counts, with_id
 from .consolidation import fact_words, normal, subject_of, twin_of
 from .embedding import stem
 from .evidence import EpisodeReader
@@ -63,9 +63,8 @@ _LEAD = 2 # Groups that an entry may be tried more often than its rivals while i
 def _behind_rivals(entries):
     "Ids of what is on probation and has to wait, for a rival was tried less or has helped so far"
     def turn(o:Entry)->int:
-        count = Counter(o.stats)
-        ahead = count['wins_with']*count['tries_without'] > count['wins_without']*count['tries_with']
-        return count['groups'] - _LEAD*ahead
+        (wins, tries), (wins_without, tries_without) = (trial_counts(o, arm) for arm in ('with', 'without'))
+        return o.stats.get('groups', 0) - _LEAD*(wins*tries_without > wins_without*tries)
     waiting = set()
     first = {}
     for o in sorted(entries, key=turn):
@@ -136,7 +135,7 @@ def _measured_effect(o:Entry)->_Effect|None: # None while one of the arms is emp
     mean = 0.
     var = 0.
     for arm, sign in (('with', 1), ('without', -1)):
-        n, wins = (o.stats.get(f'{what}_{arm}', 0) for what in ('tries', 'wins'))
+        wins, n = trial_counts(o, arm)
         if not n:
             return None
         p = (wins + 1)/(n + 2)
@@ -443,12 +442,8 @@ def _supporting_trials(o):
     effect = _measured_effect(o)
     if effect is None or effect.mean <= 0:
         return ''
-    records = {}
-    for arm in ('with', 'without'):
-        wins = o.stats[f'wins_{arm}']
-        tries = o.stats[f'tries_{arm}']
-        records[arm] = f'{wins} of {tries}'
-    return f'its trials speak for {o.id}: {records["with"]} were won with it, {records["without"]} without'
+    records = ['{} of {}'.format(*trial_counts(o, arm)) for arm in ('with', 'without')]
+    return f'its trials speak for {o.id}: {records[0]} were won with it, {records[1]} without'
 
 # %% ../../nbs/skills/10_trials.ipynb #74062f63
 def _carry_out(
