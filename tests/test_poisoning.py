@@ -18,7 +18,7 @@ from skillrl.envs.alfworld.teacher import AlfworldTeacher
 from skillrl.skills.consolidation import consolidate
 from skillrl.skills.guard import LIMITS, as_data, examine, examined, suspicions, texts_in
 from skillrl.skills.guard import HIDDEN, _clean, _example_in
-from skillrl.skills.questions import prompt
+from skillrl.skills.queries import prompt
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.skills.retrieval import Retriever, advice, render
 from skillrl.skills.teachers import LLMTeacher

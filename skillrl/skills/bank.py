@@ -277,7 +277,8 @@ class Proposal:
     def carry_out(self, bank:SkillBank)->Entry|None: # The item as it is there, or None
         "Make the change in `bank`; ValueError if that cannot be done"
         if self.kind not in ('add', 'refine', 'retire'):
-            raise ValueError(f'the kind of a proposal should be one of add, refine, retire, not {self.kind!r}')
+            raise ValueError('the kind of a proposal should be one of add, refine, retire, '
+                             f'not {self.kind!r}')
         if self.kind == 'retire':
             return _apply_retire(bank, self)
         if not isinstance(self.item, Entry):

@@ -16,7 +16,8 @@ from fastcore.basics import patch
 from functools import partial
 from statistics import NormalDist
 from ..core.config import EvolutionConfig
-from .bank import count_episode, Entry, PROBATION, Proposal, retire, SkillBank, trial_counts, with_id
+from .bank import (
+    count_episode, Entry, PROBATION, Proposal, retire, SkillBank, trial_counts, with_id)
 from .consolidation import fact_words, normal, subject_of, twin_of
 from .embedding import stem
 from .evidence import EpisodeReader
