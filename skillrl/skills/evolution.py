@@ -170,7 +170,7 @@ def evolve(
     now = Round(weak, config, category_of, router)
     counted_bank = with_counts(bank, recent)
     in_doubt = _doubt(counted_bank, trajectories, now, reader) # What the episodes saw
-    counted_bank, verdicts = _settled(counted_bank, experience, now) # What the trials say
+    counted_bank, changes = _settled(counted_bank, experience, now) # What the trials say
     # What the teacher proposes
     teacher = as_teacher(teacher or OfflineTeacher(), 'propose')
     proposals = _ask(teacher, counted_bank, failures, trajectories, weak, config.max_new_skills)
@@ -181,4 +181,4 @@ def evolve(
     refusals = [{key: row[key] for key in ('principle', 'reason')} for row in rows if not row['kept']]
     return new, dict(rule=config.gate, threshold=config.evolution_threshold) | diagnosis | dict(
         proposals=rows, kept=kept_ids, refused=refusals, version_before=before, version_after=after,
-        verdicts=in_doubt + verdicts + more)
+        verdicts=in_doubt + changes + more)

@@ -259,17 +259,17 @@ class Exchange:
     query:Query
     messages:list # As sent
     reply:ChatReply
-    kept:list     # Items
-    rejected:list # Of `Rejected`
-    noted:int = 0 # How many of them are written down
+    items:list
+    rejections:list # Of `Rejected`
+    log_count:int = 0 # How many of them are written down
 
     def reject(self, reason:object, raw:object)->None:
         "Note that `raw` is not believed"
-        self.rejected.append(Rejected(str(reason), raw))
+        self.rejections.append(Rejected(str(reason), raw))
 
 # %% ../../nbs/skills/08_queries.ipynb #23a3fb54
 def _read_objects(x, objects):
-    "Add each object to the kept or to the rejected of `x`"
+    "Add each object to the items or to the rejections of `x`"
     q, contents = x.query, set()
     for i, d in enumerate(objects):
         try:
@@ -280,7 +280,7 @@ def _read_objects(x, objects):
             content = normal(str({k: v for k, v in d.items() if k != 'evidence'}))
             if content in contents:
                 raise ValueError('said twice')
-            x.kept.append(q.read(d, q))
+            x.items.append(q.read(d, q))
             contents.add(content)
         except ValueError as e:
             x.reject(e, d)

@@ -58,7 +58,7 @@ def note_rejected(self:LLMTeacher, exchanges:Iterable[Exchange])->None:
     "Write down what was rejected of `exchanges` since the last time, but for replies from the cache"
     rows = []
     for x in exchanges:
-        new, x.noted = x.rejected[x.noted:], len(x.rejected)
+        new, x.log_count = x.rejections[x.log_count:], len(x.rejections)
         if x.reply.cached:
             continue
         about = dict(categories=list(x.query.categories), model=self.chat.model)
@@ -70,9 +70,9 @@ def note_rejected(self:LLMTeacher, exchanges:Iterable[Exchange])->None:
         self.rejects.append([without_secrets(row, self.chat.secrets) for row in rows])
 
 @patch(as_prop=True)
-def rejected(self:LLMTeacher)->list[Rejected]:
+def rejections(self:LLMTeacher)->list[Rejected]:
     "What was rejected of all exchanges"
-    return [r for x in self.exchanges for r in x.rejected]
+    return [r for x in self.exchanges for r in x.rejections]
 
 @patch(as_prop=True)
 def unanswered(self:LLMTeacher)->list[Exchange]:
@@ -102,7 +102,7 @@ def ask(self:LLMTeacher,
     self.exchanges += exchanges
     self.note_rejected(exchanges)
     for messages, x in zip(batch, exchanges):
-        if x.rejected and not x.kept:
+        if x.rejections and not x.items:
             self.chat.forget(messages, **params)
     if interruption:
         raise interruption
@@ -111,7 +111,7 @@ def ask(self:LLMTeacher,
 # %% ../../nbs/skills/09_teachers.ipynb #9edb8335
 def _answers(exchanges:Sequence[Exchange])->list: # `Outage` if unanswered, ValueError if no reply is usable
     "All items kept, or an error when there are none and not because the teacher found nothing"
-    items = [o for x in exchanges for o in x.kept]
+    items = [o for x in exchanges for o in x.items]
     if items or not exchanges:
         return items
     n = len(exchanges)
@@ -120,8 +120,8 @@ def _answers(exchanges:Sequence[Exchange])->list: # `Outage` if unanswered, Valu
     if failures:
         raise Outage(f'{len(failures)} of {n} questions were not answered and the others brought nothing: '
                      f'{failures[0].error}; ask again', replies)
-    rejections = [r for x in exchanges for r in x.rejected]
-    if all(x.rejected for x in exchanges):
+    rejections = [r for x in exchanges for r in x.rejections]
+    if all(x.rejections for x in exchanges):
         raise ValueError(f'none of the {n} replies could be used ({len(rejections)} rejected; the first: '
                          f'{rejections[0].reason}); look at the exchanges, '
                          'and change the model or the prompt')
@@ -281,7 +281,7 @@ def propose(self:LLMTeacher,
     "Changes to `bank` that the failures ask for"
     weak = categories if limit else []
     exchanges = self.ask(_proposal_queries(self, bank, weak, failures, list(evidence), limit))
-    by_turn = zip_longest(*([(x, p) for p in x.kept] for x in exchanges))
+    by_turn = zip_longest(*([(x, p) for p in x.items] for x in exchanges))
     proposals = _compatible(pair for row in by_turn for pair in row if pair)[:limit]
     self.note_rejected(exchanges)
     return proposals
@@ -322,9 +322,9 @@ def _thought_query(teacher, t):
 # %% ../../nbs/skills/09_teachers.ipynb #a5306c9a
 def _complete(x):
     "The thoughts of the exchange `x` if there is one for each step, and nothing else; otherwise None"
-    thoughts = dict(x.kept)
+    thoughts = dict(x.items)
     n = len(x.query.about)
-    if len(thoughts) == n and not x.rejected:
+    if len(thoughts) == n and not x.rejections:
         return [thoughts[i] for i in range(1, n + 1)]
     x.reject(f'{len(thoughts)} thoughts for {n} steps', x.reply.text)
 

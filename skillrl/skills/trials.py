@@ -233,7 +233,7 @@ def _estimate(own:_Effect|None, others:Sequence[_Effect])->_Estimate:
     return _Estimate(effect, mean.interval(_CLEAR)[0] > 0 and effect.interval(1/3)[0] > 0)
 
 # %% ../../nbs/skills/10_trials.ipynb #f2522c3d
-def _verdict(o, estimate, router=None):
+def _new_status(o, estimate, router=None):
     "The status of `o`, which was tried, and the reason for retiring it"
     effect, groups = estimate.effect, o.stats.get('groups', 0)
     late = groups >= _ENOUGH_GROUPS
@@ -257,7 +257,7 @@ def _give_credit(o, estimate, ids_by_subject):
 
 def _decide(o, estimate, router):
     "Give `o`, which was tried, its status; the row for the record, None where nothing changes"
-    status, reason = _verdict(o, estimate, router)
+    status, reason = _new_status(o, estimate, router)
     if status == o.status:
         return None
     low, high = (round(x, 4) for x in estimate.effect.interval(_LOSS))
