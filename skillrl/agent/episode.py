@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from fastcore.basics import patch
 from typing import Any
-from .contract import FIRST, parse_reply, require_readable, write_reply
+from .contract import SAMPLE_REPLIES, parse_reply, require_readable, write_reply
 from .prompt import Limits, PromptContext, step_messages
 from ..core.config import AgentConfig
 from ..core.trajectory import score_of, Step, Trajectory
@@ -290,7 +290,7 @@ def _play_all(episodes, policy, sampling, each, limits):
     while waiting or live:
         _begin(waiting, live, limits.parallel, tries)
         replies = _turn(live, policy, limits, **sampling)
-        if hasattr(policy, 'chat') and len(first) < FIRST:
+        if hasattr(policy, 'chat') and len(first) < SAMPLE_REPLIES:
             first += replies
             require_readable(first, policy)
         for e in live:

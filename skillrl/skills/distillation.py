@@ -20,7 +20,7 @@ from ..core.trajectory import Step, Trajectory, category_of, select
 from .bank import PROBATION, Entry, Mistake, Proposal, Skill, SkillBank
 from .consolidation import consolidate, goals_of, normal, subject_of
 from .evidence import (
-    Claim, claims, EpisodeReader, replay, visits_of, Ways, words_of)
+    Claim, claims, EpisodeReader, replay, visits_of, Preconditions, words_of)
 from .facts import Fact
 from .retrieval import advice
 
@@ -91,9 +91,9 @@ def order(self:EpisodeReader, t:Trajectory)->tuple[str, ...]: # `('take', 'heat'
     return tuple(verb for verb, _ in groupby(filter(str.isalpha, verbs)))
 
 # %% ../../nbs/06_skills.distillation.ipynb #a088db73
-def _needed(steps, ways):
-    "Those of `steps` that are in all orders in `ways`, the last ones of each"
-    counts = reduce(and_, map(Counter, ways))
+def _needed(steps, orders):
+    "Those of `steps` that are in all orders in `orders`, the last ones of each"
+    counts = reduce(and_, map(Counter, orders))
     essential = []
     for step in reversed(steps):
         if counts[step]:
@@ -101,24 +101,24 @@ def _needed(steps, ways):
             essential.insert(0, step)
     return essential or steps
 
-def procedure(category:str, aim:str, ways:dict[tuple, list])->Skill:
+def procedure(category:str, aim:str, orders:dict[tuple, list])->Skill:
     "What the won episodes of `category` have in common, by their order of steps"
     # With most episodes; between equals the shortest, then the first in the alphabet
-    steps, shown_by = min(ways.items(), key=lambda way: (-len(way[1]), len(way[0]), way[0]))
-    wins = sum(map(len, ways.values()))
+    steps, shown_by = min(orders.items(), key=lambda order: (-len(order[1]), len(order[0]), order[0]))
+    wins = sum(map(len, orders.values()))
     provenance = origin(shown_by, wins=len(shown_by), of=wins)
-    steps = steps if len(shown_by) > 1 else _needed(steps, ways)
+    steps = steps if len(shown_by) > 1 else _needed(steps, orders)
     fact = Fact('steps', aim.removeprefix('to '), ', '.join(steps))
     return fact_skill(fact, f'How {aim}', f'The goal is {aim}.', category, shown_by, provenance)
 
 def _procedures(trajs:list[Trajectory], reader:EpisodeReader)->list[Skill]:
     "One skill for each category that was won: the order of its steps"
-    ways = defaultdict(lambda: defaultdict(list))
+    orders = defaultdict(lambda: defaultdict(list))
     for t in select(trajs, success=True):
         steps = reader.order(t)
         if steps:
-            ways[category_of(t, reader.router)][steps].append(t)
-    return [procedure(category, reader.aim(category), its) for category, its in ways.items()]
+            orders[category_of(t, reader.router)][steps].append(t)
+    return [procedure(category, reader.aim(category), its) for category, its in orders.items()]
 
 # %% ../../nbs/06_skills.distillation.ipynb #c02b1f77
 UNKNOWN = 'use an unknown command'
@@ -218,13 +218,13 @@ def occasion(self:EpisodeReader, what:str)->str: # `what`: as in `Attempt`
 @patch
 def preconditions(self:EpisodeReader, trajs:list[Trajectory])->list[Skill]:
     "What has to come before decisive commands, unless rooms differ in it"
-    ways = Ways(trajs, self)
+    preconditions = Preconditions(trajs, self)
     out = []
-    rooms = Counter(what for _, what in ways.known)
-    for key, (step, by) in ways.known.items():
+    rooms = Counter(what for _, what in preconditions.openings)
+    for key, (step, by) in preconditions.openings.items():
         _, what = key
         if rooms[what] == 1:
-            trajectories = ways.asked[key]
+            trajectories = preconditions.episodes[key]
             out.append(fact_skill(Fact('before', what, step), f'Before {what}', self.occasion(what),
                                   main_category(trajectories, self), trajectories,
                                   origin(by, opened=len(by))))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['replay', 'EpisodeReader', 'words_of', 'visits_of', 'Claim', 'claims', 'counterevidence', 'Attempt', 'way_sentence',
-           'Ways', 'experiments']
+           'Preconditions', 'experiments']
 
 # %% ../../nbs/skills/06_evidence.ipynb #b6955039
 import re
@@ -407,7 +407,7 @@ class Attempt:
 
 @patch
 def attempts(self:EpisodeReader, t:Trajectory)->list[Attempt]: # One for each command that decides it
-    "What the episode `t` shows of the ways to its decisive commands, nothing before it is played"
+    "What the episode `t` shows of what its decisive commands want first, nothing before it is played"
     return []
 
 def way_sentence(what:str, step:str)->str: # As in `Attempt`
@@ -415,35 +415,39 @@ def way_sentence(what:str, step:str)->str: # As in `Attempt`
     return Fact('before', what, step).sentence
 
 # %% ../../nbs/skills/06_evidence.ipynb #f723c8eb
-class Ways:
+class Preconditions:
     "What episodes of one suite, in their order, show of the steps that it wants"
     def __init__(self,
         trajs:Iterable[Trajectory],
         reader:EpisodeReader,
     ):
         # By room and command
-        self.known = {} # Step, and the episodes that show it
-        self.tried = defaultdict(set)  # Steps
-        self.might = {}                # Steps to try
-        self.asked = defaultdict(list) # Episodes that it would have decided
+        self.openings = {} # Step, and the episodes that show it
+        self.tried = defaultdict(set) # Steps
+        self.candidates = {} # Steps to try
+        self.episodes = defaultdict(list) # Episodes that it would have decided
         for t in trajs:
             room = reader.room(t)
             for attempt in reader.attempts(t):
-                self.asked[room, attempt.what].append(t)
+                self.episodes[room, attempt.what].append(t)
                 self.add((room, attempt.what), attempt, t)
 
     def add(self, key:tuple, attempt:Attempt, t:Trajectory)->None:
         "Take in one attempt: what does not open any more is forgotten, with all that was tried before"
-        way, by = self.known.get(key, ('', []))
+        way, by = self.openings.get(key, ('', []))
         if way and way in attempt.shut:
-            del self.known[key]
+            del self.openings[key]
             del self.tried[key]
         if attempt.shut:
             self.tried[key].update(attempt.shut)
-            self.might[key] = attempt.might
+            self.candidates[key] = attempt.might
         if attempt.opened and self.tried[key]:
             before = by if way == attempt.opened else []
-            self.known[key] = attempt.opened, [*before, t]
+            self.openings[key] = attempt.opened, [*before, t]
+
+    def untried(self, key:tuple)->list[str]: # The likeliest first
+        "Steps that may have to come first, and that nobody has tried"
+        return [step for step in self.candidates.get(key, ()) if step not in self.tried[key]]
 
 # %% ../../nbs/skills/06_evidence.ipynb #5a1ce152
 _TRIED = 3 # Steps that one episode is told to try
@@ -454,18 +458,17 @@ def experiments(
     bank_lines:Collection[str]=(),     # Sentences of its bank, which need not be told
 )->Callable[[Any], list[str]]: # From a started `Episode` and how many lines to these; maybe none
     "What tells agents what opened a door, or else what to try before it, each something else"
-    ways = Ways(trajectories, reader)
-    attempted = defaultdict(set)
+    preconditions = Preconditions(trajectories, reader)
+    guesses = defaultdict(set)
     def lines(episode:Any, most:int=_TRIED)->list[str]:
         start = Trajectory('', episode.task, episode.category, [Step(episode.first, '')])
         for attempt in reader.attempts(start):
             key = reader.room(start), attempt.what
-            old_steps = ways.tried[key] | attempted[key]
-            next_steps = [step for step in ways.might.get(key, ()) if step not in old_steps][:most]
-            if key in ways.known:
-                next_steps = [ways.known[key][0]]
+            if key in preconditions.openings:
+                next_steps = [preconditions.openings[key][0]]
             else:
-                attempted[key].update(next_steps)
+                next_steps = [step for step in preconditions.untried(key) if step not in guesses[key]][:most]
+                guesses[key].update(next_steps)
             sentences = [way_sentence(attempt.what, step) for step in next_steps]
             new = [line for line in sentences if line not in bank_lines]
             if new:

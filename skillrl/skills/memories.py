@@ -48,11 +48,11 @@ def _chain(m):
 # %% ../../nbs/skills/11_memories.ipynb #3a616b2a
 def _routines(memories, reader):
     "For each category the commonest chain of verbs, where two won memories show it"
-    ways = defaultdict(lambda: defaultdict(list))
+    orders = defaultdict(lambda: defaultdict(list))
     for m in select(memories, success=True):
-        ways[m.category][_chain(m)].append(_memory_case(m))
+        orders[m.category][_chain(m)].append(_memory_case(m))
     out = []
-    for category, its in ways.items():
+    for category, its in orders.items():
         its.pop((), None)
         if any(len(cases) > 1 for cases in its.values()):
             out.append(procedure(category, reader.aim(category), its))

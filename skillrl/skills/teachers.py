@@ -20,7 +20,7 @@ from ..llm.reply import Outage
 from ..core.store import JsonlLog
 from .bank import Mistake, PROBATION, Proposal, SkillBank, find, trial_counts
 from .consolidation import normal
-from .evidence import EpisodeReader, Ways
+from .evidence import EpisodeReader, Preconditions
 from .guard import as_data
 from .queries import (
     MISTAKE, SKILL, Case, Exchange, Query, Rejected, case, evidence_of, one_of,
@@ -225,12 +225,12 @@ _GUESSES = 12 # Steps that a teacher is told nobody has tried
 
 def _shut_lines(reader, failures, evidence):
     "Lines on commands that `failures` were not offered, and what all episodes tried before or not"
-    ways = Ways(evidence, reader)
-    for key in Ways(failures, reader).tried:
+    preconditions = Preconditions(evidence, reader)
+    for key in Preconditions(failures, reader).tried:
         command = as_data(key[1], 80)
-        next_steps = [step for step in ways.might.get(key, ()) if step not in ways.tried[key]]
-        if key in ways.known:
-            yield f'{command} was offered after {as_data(ways.known[key][0], _TEXT_CHARS)}.'
+        next_steps = preconditions.untried(key)
+        if key in preconditions.openings:
+            yield f'{command} was offered after {as_data(preconditions.openings[key][0], _TEXT_CHARS)}.'
         elif next_steps:
             guesses = ', '.join(as_data(step, _TEXT_CHARS) for step in next_steps[:_GUESSES])
             yield f'Nobody was offered {command} with all else done. Not tried before it: {guesses}'
