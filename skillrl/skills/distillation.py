@@ -414,13 +414,12 @@ _GONE = 'the episodes do not show it any more' # Until they do again
 
 def _no_longer_shown(skills, distillate, evidence, asks):
     "Proposals to retire what of `skills`, by subject, is asked for in `evidence` and is not shown there"
-    about = {subject_of(o) for o in distillate if not isinstance(o, Mistake)}
+    subjects = {subject_of(o) for o in distillate if not isinstance(o, Mistake)}
     ids = {t.id for t in evidence}
-    sought = [o for about, o in skills.items() if about in asks]
-    tallies = [o for o in sought if {'belief', 'opened'} & {*o.provenance}]
-    stale = [o for o in tallies if subject_of(o) not in about
+    missing = [o for subject, o in skills.items() if subject in asks and subject not in subjects]
+    return [Proposal('retire', ids=(o.id,), hypothesis=_GONE) for o in missing
+            if {'belief', 'opened'} & {*o.provenance}
             and ids.issuperset(o.provenance.get('trajectories', ['']))]
-    return [Proposal('retire', ids=(o.id,), hypothesis=_GONE) for o in stale]
 
 # %% ../../nbs/06_skills.distillation.ipynb #ffe4dd70
 @patch

@@ -130,15 +130,15 @@ def _led_to_win(
     sites = [place for place, things in v.sightings.items() if thing in things]
     if not (sites and v.trajectory.success):
         return ''
-    actions = [s.action for s in v.trajectory.steps]
-    handling = [i for i, action in enumerate(actions) if thing in words_of(action)]
-    verbs = [actions[i].partition(' ')[0] for i in handling]
-    for i, verb in reversed(list(zip(handling, verbs))):
-        if verb == verbs[0] and _named(actions[i], sites):
-            return max(_named(actions[i], sites), key=len)
-    before = handling[0] + 1 if handling else len(actions)
+    steps = v.trajectory.steps
+    handling = [i for i, step in enumerate(steps) if thing in words_of(step.action)]
+    for i in reversed(handling):
+        names = _named(steps[i].action, sites)
+        if names and _verb(steps[i]) == _verb(steps[handling[0]]):
+            return max(names, key=len)
+    before = handling[0] + 1 if handling else len(steps)
     others = [place for place in places if thing not in words_of(place)]
-    last = next(filter(None, (_named(a, others) for a in reversed(actions[:before]))), [])
+    last = next(filter(None, (_named(step.action, others) for step in reversed(steps[:before]))), [])
     return max(set(last) & set(sites), key=len, default='')
 
 # %% ../../nbs/skills/06_evidence.ipynb #a8aa920b
@@ -160,7 +160,7 @@ def _proven(visits, needs, reader):
     out = []
     for v in visits:
         sure_sightings = {(place, x) for i, place, words in reader.sights(v.trajectory, needs)
-                 if _verb(v.trajectory.steps[i]) in telling for x in words}
+                          if _verb(v.trajectory.steps[i]) in telling for x in words}
         out.append(_borne_out(v, places, sure_sightings))
     return out
 

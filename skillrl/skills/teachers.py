@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from collections import Counter, defaultdict
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 from fastcore.basics import chunked, patch
 from ..core.secrets import without_secrets
 from ..core.trajectory import Trajectory, category_of, select
@@ -143,11 +143,8 @@ def queries(
 )->list[Query]:
     "All that is to be asked about `cases`"
     by_category = sorted(cases, key=lambda c: (c.category, not c.success))
-    out = []
-    for part in _even_parts(by_category, PER_QUERY):
-        query = Query('lessons', part, _kinds(part), read_lesson, notes=notes)
-        out.append(query)
-    return out
+    parts = _even_parts(by_category, PER_QUERY)
+    return [Query('lessons', part, _kinds(part), read_lesson, notes=notes) for part in parts]
 
 # %% ../../nbs/skills/09_teachers.ipynb #6cfbfee0
 def _sightings(reader, trajs):
@@ -242,15 +239,10 @@ def _proposal_queries(teacher, bank, categories, failures, evidence, limit):
     losses, wins = teacher.cases(weak), teacher.cases(reversed(wins_there)) # The latest first
     reader = teacher.reader
     notes = [*_bank_lines(bank), *_shut_lines(reader, weak, evidence), *_sightings(reader, evidence)]
-    parts = enumerate(_even_parts(losses, LOST_PER_QUERY))
-    beside = PER_QUERY - LOST_PER_QUERY
     about = bank.items('active', PROBATION)
-    out = []
-    for i, part in parts:
-        cases = part + wins[i*beside:(i + 1)*beside]
-        query = Query('proposals', cases, _kinds(cases), _read_proposal, limit, notes, about)
-        out.append(query)
-    return out
+    beside = chain(chunked(wins, PER_QUERY - LOST_PER_QUERY), repeat([]))
+    cases = [part + some for part, some in zip(_even_parts(losses, LOST_PER_QUERY), beside)]
+    return [Query('proposals', its, _kinds(its), _read_proposal, limit, notes, about) for its in cases]
 
 # %% ../../nbs/skills/09_teachers.ipynb #f3197c49
 def _compatible(turns):
