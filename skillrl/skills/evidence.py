@@ -417,10 +417,7 @@ def way_sentence(what:str, step:str)->str: # As in `Attempt`
 # %% ../../nbs/skills/06_evidence.ipynb #f723c8eb
 class Preconditions:
     "What episodes of one suite, in their order, show of the steps that it wants"
-    def __init__(self,
-        trajs:Iterable[Trajectory],
-        reader:EpisodeReader,
-    ):
+    def __init__(self, trajs:Iterable[Trajectory], reader:EpisodeReader):
         # By room and command
         self.openings = {} # Step, and the episodes that show it
         self.tried = defaultdict(set) # Steps
