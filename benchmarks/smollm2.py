@@ -227,7 +227,7 @@ def teach(a):
     teacher = LLMTeacher(ScriptedChat(answer, parallel=1), router=w.router, reader=w.teacher().reader)
     for suite in p.test[:2]:
         teacher.ask(questions(teacher.cases(p.played(suite, 'collect'))))
-    used = sum(len(x.kept) for x in teacher.exchanges)
+    used = sum(len(x.items) for x in teacher.exchanges)
     print(f'{len(replies)} replies, {used} sentences that a bank could take')
     if a.save:
         write_json(Path(a.save), dict(used=used, replies=replies))

@@ -18,7 +18,7 @@ from skillrl.skills.bank import Proposal, Skill, SkillBank
 from skillrl.skills.distillation import distill
 from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.retrieval import Retriever, advice, render
-from skillrl.skills.trials import (_combined, _Effect, _known_effect, _measured_effect, draw_trials, on_trial,
+from skillrl.skills.trials import (_combined, _Effect, _estimate, _measured_effect, draw_trials, on_trial,
                                    put_on_probation, settle_trials, TrialRetriever)
 from placebo import true_sentences
 
@@ -103,7 +103,7 @@ def rules(runs, seed):
 def others_of_a_form():
     "Print what others of a form let expect of an untried sentence; no cliff, and no activation?"
     print('\neach other of its form won .5 more, by .2: what is expected of one that was never tried')
-    known = [_known_effect(None, [_Effect(.5, .2**2)]*n).effect.mean for n in range(9)]
+    known = [_estimate(None, [_Effect(.5, .2**2)]*n).effect.mean for n in range(9)]
     print(' '.join(f'{n}: {x:.2f}' for n, x in enumerate(known)))
     steps = [b - a for a, b in zip(known, known[1:])]
     untried = Skill('a', 'Where', 'Look for egg in fridge 1.', category='any', status='probation')

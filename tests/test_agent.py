@@ -248,7 +248,7 @@ class Live(AlfworldEnv):
 def test_episodes_start_late():
     env = Live([game()])
     e = Episode(env)
-    assert (env.resets, e.done, e.started) == (0, False, False)
+    assert (env.resets, e.done, e.has_started) == (0, False, False)
     e.messages()
     e.messages()
     assert env.resets == 1

@@ -64,12 +64,12 @@ def test_a_place_that_is_believed_by_less_than_half_is_not_named(belief, n):
     assert len(_worth_naming(evidence, 'cup', 'kitchen')) == n
 
 def test_what_opens_no_more_is_forgotten_with_all_that_was_tried_before():
-    ways, key = Preconditions([], reader), ('kitchen', 'heat')
-    ways.add(key, Attempt('heat', '', ['look'], ['look', 'open microwave']), bought(0))
-    ways.add(key, Attempt('heat', 'open microwave', [], []), bought(1))
-    assert ways.known[key][0] == 'open microwave' and ways.tried[key] == {'look'}
-    ways.add(key, Attempt('heat', '', ['open microwave'], ['look', 'open microwave']), bought(2))
-    assert key not in ways.known and ways.tried[key] == {'open microwave'}
+    preconditions, key = Preconditions([], reader), ('kitchen', 'heat')
+    preconditions.add(key, Attempt('heat', '', ['look'], ['look', 'open microwave']), bought(0))
+    preconditions.add(key, Attempt('heat', 'open microwave', [], []), bought(1))
+    assert preconditions.openings[key][0] == 'open microwave' and preconditions.tried[key] == {'look'}
+    preconditions.add(key, Attempt('heat', '', ['open microwave'], ['look', 'open microwave']), bought(2))
+    assert key not in preconditions.openings and preconditions.tried[key] == {'open microwave'}
 
 def test_episodes_of_one_game_are_one_piece_of_evidence():
     once, eight = [claims(visits_of([bought(0)]*n, reader))[0].sighting for n in (1, 8)]

@@ -145,9 +145,9 @@ def test_an_episode_counts_once_for_each_skill_it_was_shown():
 
 # --- leaks ---
 
-@pytest.mark.parametrize('role', ['seen', 'evidence'])
+@pytest.mark.parametrize('role', ['recent', 'evidence'])
 def test_a_planted_leak_is_refused_by_name(role):
-    pools, teacher = dict(seen=played('seen', 4), evidence=played('collect', 4)), Says()
+    pools, teacher = dict(recent=played('seen', 4), evidence=played('collect', 4)), Says()
     pools[role] += played('test', 4)[3:4]
     with pytest.raises(ValueError, match='test/cool/3.*held out for the final test'):
         evolve(bank_of(GOOD), Experience(**pools, held_out=['test/cool/3']), teacher)
@@ -187,7 +187,7 @@ def test_a_place_that_nobody_tried_and_that_was_searched_in_vain_goes_on_trial()
     seen = [play_expert(game, max_steps=15) for game in house.games('collect', 4)]
     visits = visits_of(seen, READER)
     egg = next(c.sighting.place for c in claims(visits) if c.thing == 'egg')
-    looks = Counter(place for v in visits if 'egg' in sum(v.found.values(), []) for place in v.found)
+    looks = Counter(place for v in visits if 'egg' in sum(v.sightings.values(), []) for place in v.sightings)
     wrong = max((place for place in looks if place != egg), key=looks.get)
     texts = [f'Look for egg in {place}.' for place in (egg, wrong, wrong, wrong, 'moon 1', wrong)]
     bank = bank_of(*texts, category='general')

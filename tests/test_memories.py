@@ -119,11 +119,11 @@ def test_every_category_of_every_domain_is_in_what_the_teacher_saw(env, load):
     teacher = LLMTeacher(chat)
     bank = bank_of(memories, teacher)
     assert {category for m in chat.calls for category, _, _ in episodes_in(m)} == categories
-    shown = {(c.category, c.success) for x in teacher.exchanges for c in x.question.cases}
+    shown = {(c.category, c.success) for x in teacher.exchanges for c in x.query.cases}
     assert shown == {(kind(m), m.success) for m in memories}
     sane(bank, categories)
     assert set(bank.categories) >= {c for c, won in shown if won}, 'a category that was won has skills'
-    assert not teacher.rejected and bank.to_dict() == bank_of(memories, ScriptedChat(answer)).to_dict()
+    assert not teacher.rejections and bank.to_dict() == bank_of(memories, ScriptedChat(answer)).to_dict()
 
 @pytest.mark.parametrize('env, load', worlds())
 def test_a_bank_by_counting(env, load):

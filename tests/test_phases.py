@@ -79,7 +79,7 @@ def test_a_win_after_the_steps_of_a_test_is_no_win_of_a_trial(monkeypatch):
     suite, config = suites_of()[0][0], CONFIG.merged({'env.max_steps': 5})
     def finished(steps):
         t = Trajectory(f'{steps}', 'cool the mug', 'cool', [Step('', '')]*steps, True)
-        return SimpleNamespace(done=True, retriever=None, rows=[], told=[], trajectory=lambda: t)
+        return SimpleNamespace(done=True, retriever=None, rows=[], experiment=[], trajectory=lambda: t)
     monkeypatch.setattr(phases, '_round_groups', lambda *args: [[finished(4), finished(5), finished(6)]])
     monkeypatch.setattr(phases, 'play_episodes', lambda *args: None)
     played = phases.play_trials(None, [suite], {suite.name: SkillBank()}, config)[suite.name]

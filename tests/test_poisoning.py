@@ -18,7 +18,7 @@ from skillrl.envs.alfworld.teacher import AlfworldTeacher
 from skillrl.skills.consolidation import consolidate
 from skillrl.skills.guard import LIMITS, as_data, examine, examined, suspicions, texts_in
 from skillrl.skills.guard import HIDDEN, _clean, _example_in
-from skillrl.skills.questions import prompt
+from skillrl.skills.queries import prompt
 from skillrl.envs.alfworld.scene import ROUTER
 from skillrl.skills.retrieval import Retriever, advice, render
 from skillrl.skills.teachers import LLMTeacher
@@ -246,7 +246,7 @@ def test_a_language_model_that_repeats_it_is_not_believed(p, episodes):
         assert 'heat' in bank.categories
         held = [o for o in bank.items('quarantined') if o.provenance['trajectories']]
         as_thought = '</think>' in p['text'] # What stands before it is no part of the answer
-        assert held or as_thought or [r for r in teacher.rejected if r.reason]
+        assert held or as_thought or [r for r in teacher.rejections if r.reason]
 
 @each_kind_found
 def test_consolidation_lets_nothing_out_of_quarantine(p):

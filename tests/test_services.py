@@ -9,7 +9,7 @@ import pytest
 from faults import FaultServer, error, said
 from skillrl.cli.main import main
 from skillrl.skills.bank import SkillBank
-from skillrl.skills.questions import prompt
+from skillrl.skills.queries import prompt
 
 KEY = 'sk-live-0123456789abcdefABCDEF'
 PRICES = {'wise': [1.0, 2.0]}

@@ -12,7 +12,7 @@ from skillrl.skills.bank import Proposal, shown_entries, Skill, SkillBank
 from skillrl.skills.evolution import Experience, evolve
 from skillrl.skills.retrieval import Retrieved, Retriever, advice
 from skillrl.skills.trials import (
-    _Effect, choose_games, consider, draw_trials, effects_by_form, games_on_trial, _known_effect, on_trial,
+    _Effect, choose_games, consider, draw_trials, effects_by_form, games_on_trial, _estimate, on_trial,
     put_on_probation, Round, settle_trials, with_counts)
 from skillrl.core.trajectory import Step, Trajectory
 
@@ -199,20 +199,20 @@ def test_the_proven_are_tried_again_in_a_share_of_groups_and_the_new_in_all():
 def test_each_other_of_its_form_says_a_little_and_none_is_the_one_that_counts(n):
     """Before anything is known: nothing, give or take .3. Each other adds less than the one before it"""
     def likely(n):
-        return _known_effect(None, [_Effect(.5, .04)]*n).effect
+        return _estimate(None, [_Effect(.5, .04)]*n).effect
     assert (likely(0).mean, likely(0).var**.5) == (0, pytest.approx(.3))
     steps = [likely(k + 1).mean - likely(k).mean for k in range(n + 1)]
     assert all(step > 0 for step in steps) and steps == sorted(steps, reverse=True)
 
-@pytest.mark.parametrize('mean, vouched', [(.5, False), (.515, True)])
-def test_a_form_vouches_beyond_doubt(mean, vouched):
+@pytest.mark.parametrize('mean, is_sure', [(.5, False), (.515, True)])
+def test_a_form_vouches_beyond_doubt(mean, is_sure):
     "Three of the variance .03, and .045 between them: the mean has .127², 2.58 of which are below"
     pooled = mean*3/.075/(1/.045 + 3/.075)
-    assert (pooled > 2.576*(1/(1/.045 + 3/.075))**.5) is vouched
-    assert _known_effect(None, [_Effect(mean, .03)]*3).vouched is vouched
+    assert (pooled > 2.576*(1/(1/.045 + 3/.075))**.5) is is_sure
+    assert _estimate(None, [_Effect(mean, .03)]*3).is_sure is is_sure
 
 def test_what_is_as_uncertain_as_what_was_expected_counts_half():
-    known = _known_effect(_Effect(.2, .3**2), [])
+    known = _estimate(_Effect(.2, .3**2), [])
     assert (known.effect.mean, known.effect.var) == pytest.approx((.1, .3**2/2))
 
 @pytest.mark.parametrize('groups, won, status', [

@@ -67,4 +67,4 @@ def demonstrated(episode:Episode, expert:object, strays:Callable, kept:Callable)
             if not episode.done:
                 said = write_reply('', move, episode.agent.reply) if moves else said
                 episode.act(move)
-                prompt = episode.messages(asked=prompt, said=said)
+                prompt = episode.messages(previous_prompt=prompt, previous_reply=said)

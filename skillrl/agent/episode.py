@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from fastcore.basics import patch
 from typing import Any
-from .contract import FIRST, parse_reply, require_readable, write_reply
+from .contract import SAMPLE_REPLIES, parse_reply, require_readable, write_reply
 from .prompt import Limits, PromptContext, step_messages
 from ..core.config import AgentConfig
 from ..core.trajectory import score_of, Step, Trajectory
@@ -32,8 +32,8 @@ class Episode:
     world:World|None = None         # The environment's own if left out
     attempt = None   # Number of this try at the game, part of the id; `rollout` counts
     last = None      # Prompt and reply of the turn before, where a conversation grows
-    told = ()        # Lines of `skills` that are an experiment
-    started = done = won = False
+    experiment = ()  # Lines of `skills` that are an experiment
+    has_started = done = won = False
     infra_error = '' # Why this episode counts neither as won nor as lost
 
     def __post_init__(self):
@@ -67,7 +67,7 @@ def _ask(episode, call, *args, **kw):
 @patch
 def start(self:Episode)->Episode: # EpisodeError if the environment fails
     "Reset the environment, unless that was done"
-    if self.started:
+    if self.has_started:
         return self
     options = None if self.game is None else {'game': self.game}
     self.observation, info = _ask(self, self.env.reset, seed=self.seed, options=options)
@@ -76,16 +76,16 @@ def start(self:Episode)->Episode: # EpisodeError if the environment fails
     self.game = info.get('game', '')
     self.memory = self.world.memory(self.observation) if self.world else None
     if self.retriever:
-        found = self.retriever.retrieve(self.task)
-        self.skills, self.skill_ids = render(found) + self.skills, found.ids
-    self.started = True
+        retrieval = self.retriever.retrieve(self.task)
+        self.skills, self.skill_ids = render(retrieval) + self.skills, retrieval.ids
+    self.has_started = True
     return self
 
 # %% ../../nbs/03_agent.episode.ipynb #c0417e07
 @patch
 def messages(self:Episode,
     usual:str='ours', # Wording of a prompt that is `auto`, as `step_messages` takes it
-    **more:Any,       # `asked`, `said` and `shown` of a `PromptContext`
+    **more:Any,       # `previous_prompt`, `previous_reply` and `history_room` of a `PromptContext`
 )->list[dict[str, str]]:
     "The prompt for the next step"
     c = PromptContext(self.start().task, self.observation, self.admissible or (), self.history, self.skills,
@@ -115,8 +115,8 @@ def act(self:Episode,
         self.memory.see(action, observation)
     self.observation, self.admissible = observation, info.get('admissible_commands') or None
     self.done, self.won = bool(terminated or truncated), bool(info.get('won'))
-    lost = 'step limit' if truncated else 'lost'
-    self.end = 'won' if self.won else lost
+    defeat = 'step limit' if truncated else 'lost'
+    self.end = 'won' if self.won else defeat
     return step
 
 # %% ../../nbs/03_agent.episode.ipynb #3ec663e4
@@ -148,8 +148,8 @@ def play(self:Episode,
     tokens = dict(token_ids=reply.token_ids, logprobs=reply.logprobs) if has_tokens else {}
     step = self.act(action, reply=text, ok=ok, **tokens)
     if has_tokens:
-        allowed = getattr(reply, 'allowed', None)
-        self.rows.append(StepRow(reply.prompt_ids, reply.token_ids, reply.logprobs, ok, allowed))
+        choices = getattr(reply, 'allowed', None)
+        self.rows.append(StepRow(reply.prompt_ids, reply.token_ids, reply.logprobs, ok, choices))
     return step
 
 # %% ../../nbs/03_agent.episode.ipynb #ee675453
@@ -157,8 +157,8 @@ def _read_action(episode, text, admissible):
     "The action in a reply, and whether it is one"
     agent = episode.agent
     mode = 'official' if agent.prompt == 'official' else 'strict'
-    read = getattr(episode.world, 'official_reply', None) # Of a world whose published code has its own tags
-    own = read(text) if read and agent.prompt == 'official' else None
+    read_officially = getattr(episode.world, 'official_reply', None) # Where published code has its own tags
+    own = read_officially(text) if read_officially and mode == 'official' else None
     return (own or parse_reply(text, admissible, mode, agent.reply))[1:]
 
 @patch
@@ -184,8 +184,8 @@ def choices(self:Episode)->list[str]: # ValueError where the world names no comm
                          f'{self.id}: set agent.decode to free')
     if self.agent.decode != 'once':
         return self.admissible
-    sent = self.sent.get(self.knowledge, ())
-    return [a for a in self.admissible if a not in sent] or self.admissible
+    old_commands = self.sent.get(self.knowledge, ())
+    return [a for a in self.admissible if a not in old_commands] or self.admissible
 
 # %% ../../nbs/03_agent.episode.ipynb #7fa3d9c0
 @patch
@@ -204,13 +204,13 @@ def demonstrate(
 )->tuple[Trajectory, list[dict]]: # And rows of `prompt` and `completion`
     "Let an expert play `episode` to its end"
     rows = []
-    prompt, said = (), ''
+    prompt, reply = (), ''
     while not episode.done:
-        prompt = episode.messages(asked=prompt, said=said)
+        prompt = episode.messages(previous_prompt=prompt, previous_reply=reply)
         thought, action = expert.act(episode.admissible, episode.memory, episode.skills)
-        said = write_reply(thought, action, episode.agent.reply)
-        rows.append(dict(prompt=prompt, completion=said))
-        episode.play(said)
+        reply = write_reply(thought, action, episode.agent.reply)
+        rows.append(dict(prompt=prompt, completion=reply))
+        episode.play(reply)
     return episode.trajectory(), rows
 
 # %% ../../nbs/03_agent.episode.ipynb #caa14336
@@ -220,7 +220,7 @@ def _fitted(episode, policy, limit):
     whole = 'chat' in (usual, episode.agent.prompt)
     most = len(episode.history) if whole else episode.agent.history_length
     for n in range(most, -1, -1):
-        ids = policy.encode(episode.messages(usual, shown=n))
+        ids = policy.encode(episode.messages(usual, history_room=n))
         if limit is None or count(ids) <= limit:
             return ids
     raise ValueError(f'the prompt of episode {episode.id} has {count(ids)} tokens without any history, '
@@ -233,9 +233,9 @@ def _prompt(episode, policy, limit):
         return _fitted(episode, policy, limit)
     count = getattr(policy, 'count', len)
     if episode.last:
-        asked, reply = episode.last
-        turn = episode.messages(getattr(policy, 'wording', 'ours'), asked=asked)[-1]
-        grown = next_prompt(policy, reply, asked, turn['content'])
+        previous_prompt, reply = episode.last
+        turn = episode.messages(getattr(policy, 'wording', 'ours'), previous_prompt=previous_prompt)[-1]
+        grown = next_prompt(policy, reply, previous_prompt, turn['content'])
         if limit is None or count(grown) <= limit:
             return grown
     ids = _fitted(episode, policy, limit)
@@ -254,20 +254,20 @@ def _turn(live, policy, limits, **kw):
     prompts = [_prompt(e, policy, limits.max_prompt_tokens) for e in live]
     kw |= _allowed(live)
     seed = kw['generator'].initial_seed() if kw['generator'] else None
-    names, answered = [f'{seed}/{e.id}/{len(e.steps)}' for e in live], []
+    names, replies = [f'{seed}/{e.id}/{len(e.steps)}' for e in live], []
     if hasattr(policy, 'chat'):
         kw['tries'] = names
-    for e, asked, name, reply in zip(live, prompts, names, policy.generate(prompts, **kw)):
-        failed = getattr(reply, 'status', 'infra_error') == 'infra_error'
-        e.infra_error = getattr(reply, 'error', '') if failed else ''
+    for e, prompt, name, reply in zip(live, prompts, names, policy.generate(prompts, **kw)):
+        is_failure = getattr(reply, 'status', 'infra_error') == 'infra_error'
+        e.infra_error = getattr(reply, 'error', '') if is_failure else ''
         if e.infra_error:
             continue
         e.play(reply)
         if hasattr(policy, 'chat') and not e.holds_command(reply):
-            policy.forget(asked, name, **kw)
-        e.last = None if e.done else (asked, reply) # Keys and values go with the last turn
-        answered.append((e, reply))
-    return answered
+            policy.forget(prompt, name, **kw)
+        e.last = None if e.done else (prompt, reply) # Keys and values go with the last turn
+        replies.append((e, reply))
+    return replies
 
 # %% ../../nbs/03_agent.episode.ipynb #b1c8ccee
 def _begin(waiting, live, parallel, tries):
@@ -289,9 +289,9 @@ def _play_all(episodes, policy, sampling, each, limits):
     tries, first = Counter(), []
     while waiting or live:
         _begin(waiting, live, limits.parallel, tries)
-        answered = _turn(live, policy, limits, **sampling)
-        if hasattr(policy, 'chat') and len(first) < FIRST:
-            first += answered
+        replies = _turn(live, policy, limits, **sampling)
+        if hasattr(policy, 'chat') and len(first) < SAMPLE_REPLIES:
+            first += replies
             require_readable(first, policy)
         for e in live:
             if e.done and each:

@@ -26,13 +26,13 @@ def plain_lines(
         yield 'Actions: ' + '; '.join(admissible)
     yield from _turns(history[max(0, len(history) - history_length):], observation)
 
-def _turns(recent, observation, command=str, seen=str):
-    "The pairs `recent` of `history`, whose last answer is `observation`, as `command` and `seen` show them"
+def _turns(recent, observation, command=str, quote=str):
+    "The pairs `recent` of `history`, the last answer being `observation`, as `command` and `quote` show them"
     for i, (action, answer) in enumerate(recent, 1):
         yield f'Did: {command(action)}'
         if i < len(recent):
-            yield f'Saw: {seen(answer)}'
-    yield f'Now: {seen(observation)}'
+            yield f'Saw: {quote(answer)}'
+    yield f'Now: {quote(observation)}'
 
 # %% ../../nbs/agent/02_prompt.ipynb #92971c8e
 @dataclass
@@ -45,10 +45,10 @@ class PromptContext:
     skills:Sequence[str] = ()                 # Lines from `render`
     memory:Any = None                         # What was seen in the episode so far, see `World.memory`
     first:str = ''                            # What the environment showed before the first command
-    asked:Sequence[dict] = ()                 # The prompt of the step before, for a conversation that grows
-    said:str = ''                             # The reply to it
+    previous_prompt:Sequence[dict] = ()       # The prompt of the step before, for a conversation that grows
+    previous_reply:str = ''                   # The reply to it
     limit:int = 0                             # Steps of an episode at most; 0 where nobody knows
-    shown:int = 10**6                         # Past steps there is room for
+    history_room:int = 10**6                  # Past steps there is room for
 
 # %% ../../nbs/agent/02_prompt.ipynb #04fd2e26
 def _our_lines(c, history_length):
@@ -68,13 +68,13 @@ def _set_in(text):
 
 def _seen_lines(c):
     "What each place was last seen to hold; where they are too many, what the task names stays longest"
-    contents, named = getattr(c.memory, 'contents', {}), words_of(c.task)
+    contents, task_words = getattr(c.memory, 'contents', {}), words_of(c.task)
     parts = [f'{place}: {", ".join(things) or "nothing"}' for place, things in contents.items()]
-    kept = sorted(parts, key=lambda part: len(named & words_of(part)))
-    while sum(map(len, kept)) > 420: # Some 150 tokens, names with numbers being dense
-        del kept[0]
-    if kept:
-        yield ('Seen: ' if len(kept) == len(parts) else 'Seen: …; ') + one_line('; '.join(kept))
+    entries = sorted(parts, key=lambda part: len(task_words & words_of(part)))
+    while sum(map(len, entries)) > 420: # Some 150 tokens, names with numbers being dense
+        del entries[0]
+    if entries:
+        yield ('Seen: ' if len(entries) == len(parts) else 'Seen: …; ') + one_line('; '.join(entries))
 
 # %% ../../nbs/agent/02_prompt.ipynb #95dd72f2
 _MISSING = ('Where a command that the task needs is not offered, another step has to come first: '
@@ -85,7 +85,7 @@ def _left_lines(c):
 
 def _chat_lines(c):
     "The prompt of a chat policy for the `PromptContext` `c`"
-    older = max(0, len(c.history) - c.shown)
+    older = max(0, len(c.history) - c.history_room)
     yield f'Task: {one_line(c.task)}'
     if c.skills:
         yield 'Skills come from earlier episodes in this very place, which stays as it is. Try them first.'
@@ -110,13 +110,13 @@ def step_messages(
     usual:str='ours',      # What `auto` stands for: the wording that suits who plays
 )->list[dict[str, str]]: # One user message for the official prompt; ValueError where the world has none
     "The prompt for the next step, in the wording that `agent.prompt` names"
-    c, n = context, min(agent.history_length, context.shown)
+    c, n = context, min(agent.history_length, context.history_room)
     wording = usual if agent.prompt == 'auto' else agent.prompt
-    if c.asked and agent.conversation == 'appended':
-        named = c.admissible if agent.decode == 'free' or usual == 'chat' else ()
-        lines = [*(_left_lines(c) if wording == 'chat' else ()), *plain_lines(c.observation, named, (), 0)]
+    if c.previous_prompt and agent.conversation == 'appended':
+        commands = c.admissible if agent.decode == 'free' or usual == 'chat' else ()
+        lines = [*(_left_lines(c) if wording == 'chat' else ()), *plain_lines(c.observation, commands, (), 0)]
         turn = dict(role='user', content='\n'.join(map(one_line, lines)))
-        return [*c.asked, dict(role='assistant', content=c.said), turn]
+        return [*c.previous_prompt, dict(role='assistant', content=c.previous_reply), turn]
     if wording != 'official':
         lines = _chat_lines(c) if wording == 'chat' else _our_lines(c, n)
         system = dict(role='system', content=CONTRACTS[agent.reply])

@@ -22,7 +22,7 @@ from ..llm.checks import harbor_check, require_check
 from ..llm.json_reply import json_items
 from ..llm.reply import mend_unicode
 from ..skills.guard import as_data
-from ..skills.questions import text_field
+from ..skills.queries import text_field
 from ..skills.skill_md import own_text, skill_files, split_text
 
 # %% ../../nbs/proof/02_eval_files.ipynb #82df0725

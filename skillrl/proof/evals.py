@@ -18,7 +18,7 @@ from ..llm.json_reply import json_items
 from ..llm.reply import Outage, outage
 from .eval_files import Assertion, Eval, load_evals, UNREADY # noqa: F401
 from ..skills.guard import as_data, rejection_reasons
-from ..skills.questions import text_field
+from ..skills.queries import text_field
 from ..skills.skill_md import own_text, skill_files, split_text
 
 # %% ../../nbs/proof/03_evals.ipynb #8ae80732

@@ -21,7 +21,7 @@ from .agents import Agent, shown_files, signed
 from .evals import Assertion, Eval, skill_names
 from .prove import course_of
 from .runs import ProofConfig
-from ..skills.questions import text_field
+from ..skills.queries import text_field
 
 # %% ../../nbs/proof/07_triggers.ipynb #96e1e9c6
 def _pairs(found):

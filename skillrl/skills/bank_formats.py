@@ -67,8 +67,8 @@ def _rows(rows, fmt, label='General'):
 # %% ../../nbs/skills/03_bank_formats.ipynb #97d40552
 def _copies(rows, category):
     "`rows` where the official code finds them as well"
-    found = _rows(rows, 'official')
-    return [row | dict(skill_id=f'{row["skill_id"]}_{category}', copy_of=row['skill_id']) for row in found]
+    return [row | dict(skill_id=f'{row["skill_id"]}_{category}', copy_of=row['skill_id'])
+            for row in _rows(rows, 'official')]
 
 def _specific_rows(skills, places, fmt, sections):
     "Category → rows, under the names that `fmt` knows"
@@ -158,11 +158,11 @@ def _put_back(
     copies = {i for i, s in skills.items() if s.extra.get('copy_of') in skills}
     ids = {c: _read_ids(own, c) for c in own}
     back = {c: [skills[i] for i in ids[c] if i in skills] for c in own}
-    placed = copies.union(*ids.values())
+    placed_ids = copies.union(*ids.values())
     for c, section in sections.items():
-        left = [s for s in section if s.id not in placed]
-        if left or not own:
-            back.setdefault(c, []).extend(left)
+        others = [s for s in section if s.id not in placed_ids]
+        if others or not own:
+            back.setdefault(c, []).extend(others)
     return back
 
 # %% ../../nbs/skills/03_bank_formats.ipynb #2eb1e121
@@ -205,13 +205,13 @@ def read_parts(
 )->dict: # ValueError names the row and the field that are wrong
     "What a bank is made of"
     _check_bank(d)
-    metadata, found = dict(d.get('metadata') or {}), {}
+    metadata, sections = dict(d.get('metadata') or {}), {}
     for key in (_TASK, _SEARCH):
         for c in d.get(key) or {}:
-            found.setdefault(c, []).extend(_read_entries(d[key], c, partial(make_skill, c)))
+            sections.setdefault(c, []).extend(_read_entries(d[key], c, partial(make_skill, c)))
     only_searches = _SEARCH in d and _TASK not in d
     searches = only_searches or d.get('task_key') == _SEARCH
-    return dict(task_specific_skills=_put_back(found, metadata.pop('our_categories', None) or {}),
+    return dict(task_specific_skills=_put_back(sections, metadata.pop('our_categories', None) or {}),
                 general_skills=_read_entries(d, 'general_skills', partial(make_skill, 'general')),
                 common_mistakes=_read_entries(d, 'common_mistakes', make_mistake), metadata=metadata,
                 extra=_unknown_fields(d), removed=_read_ids(d, 'removed_ids'),

@@ -63,10 +63,10 @@ def _without_repeats(
 )->list: # Those that say something new, each wording once, the best supported first
     "`items` without what the bank or another of them says in the same words"
     active_last = sorted(olds, key=lambda o: o.status == 'active')
-    found = {_wording(o): o for o in active_last if o.status != 'quarantined'}
+    by_wording = {_wording(o): o for o in active_last if o.status != 'quarantined'}
     new = []
     for o in rank_by_support(items):
-        first = found.setdefault(_wording(o), o)
+        first = by_wording.setdefault(_wording(o), o)
         if first is o:
             new.append(o)
         _absorb(first, o)
@@ -100,8 +100,8 @@ def similarity(
     "How similar items are, in their advice or in all that they say"
     import numpy as np
     out = np.zeros((len(items), len(items)), np.float32)
-    for said in (advice, lambda o: o.text):
-        rows = _bag_of_words(list(map(said, items)), sorted(set(map(said, corpus))))
+    for text_of in (advice, lambda o: o.text):
+        rows = _bag_of_words(list(map(text_of, items)), sorted(set(map(text_of, corpus))))
         out = np.maximum(out, rows @ rows.T)
     return out
 
@@ -147,23 +147,23 @@ def merge_rewordings(
 )->tuple[list, list]:    # Those that stay; pairs of one that goes and the reason
     "`pool` without rewordings; their evidence goes to what they reword"
     cosines = similarity(pool, corpus)
-    stated = [facts(advice(o), words) for o in pool]
+    claims = [facts(advice(o), words) for o in pool]
     leaders = []
     followers = []
 
     def led_by(i:int)->list[int]:
         "The leaders that item `i` rewords"
-        alike = [j for j in leaders if cosines[i, j] > near and not _contradict(stated[i], stated[j])]
+        alike = [j for j in leaders if cosines[i, j] > near and not _contradict(claims[i], claims[j])]
         return [j for j in alike if isinstance(pool[i], Mistake) == isinstance(pool[j], Mistake)]
 
     for i in range(len(pool)):
         (followers if led_by(i) else leaders).append(i)
-    dropped = []
+    losers = []
     for i in followers:
         j = min(led_by(i), key=lambda j: (-cosines[i, j].round(4), advice(pool[j]), pool[j].text))
         _absorb(pool[j], pool[i])
-        dropped.append((pool[i], f'says the same as {advice(pool[j])!r}'))
-    return [pool[i] for i in leaders], dropped
+        losers.append((pool[i], f'says the same as {advice(pool[j])!r}'))
+    return [pool[i] for i in leaders], losers
 
 # %% ../../nbs/skills/07_consolidation.ipynb #57cff5e2
 def _fact(o):
@@ -182,13 +182,13 @@ def twin_of(
 )->Entry|None: # The best supported of several
     "The one of `entries` that says the same as `item`"
     words = fact_words(entries, router)
-    stated = facts(advice(item), words)
+    item_facts = facts(advice(item), words)
     pool = [o for o in entries if o.id != item.id and type(o) is type(item)]
-    ranked = rank_by_support(pool)
-    alike = [o for o in ranked if facts(advice(o), words) == stated]
+    candidates = rank_by_support(pool)
+    alike = [o for o in candidates if facts(advice(o), words) == item_facts]
     cosines = similarity([item, *alike], entries)[0, 1:] if alike else []
     near = [o for o, cosine in zip(alike, cosines) if cosine > _NEAR]
-    return next((o for o in ranked if o in near or _same_fact(o, item)), None)
+    return next((o for o in candidates if o in near or _same_fact(o, item)), None)
 
 # %% ../../nbs/skills/07_consolidation.ipynb #25fbea44
 _place = re.compile(r'(?:\b(?:in|on|at|to|from|the|a|an) )*\b[a-z]+ \d+')
@@ -212,7 +212,7 @@ def subject_of(o:Entry)->str:
 def _drop_rivals(pool:Sequence)->tuple[list, list]: # Those that stay; pairs of one that goes and the reason
     "`pool` with one answer to each question, the best supported"
     best = {}
-    dropped = []
+    losers = []
     for o in rank_by_support(pool):
         if isinstance(o, Mistake):
             continue
@@ -221,27 +221,27 @@ def _drop_rivals(pool:Sequence)->tuple[list, list]: # Those that stay; pairs of 
             if _same_fact(first, o):
                 _absorb(first, o)
             why = f'{advice(first)!r} has {support(first)} episodes behind it, this {support(o)}'
-            dropped.append((o, why))
-    gone = {id(o) for o, _ in dropped}
-    return [o for o in pool if id(o) not in gone], dropped
+            losers.append((o, why))
+    losing_ids = {id(o) for o, _ in losers}
+    return [o for o in pool if id(o) not in losing_ids], losers
 
 # %% ../../nbs/skills/07_consolidation.ipynb #95353705
 _WIDE = 3 # Categories that make advice general
 
 def _category_by_evidence(item:Skill|Mistake, router:Router)->str:
     "The category that the evidence for `item` speaks for"
-    found = {router(str(task)) for task in item.source_tasks} - {''}
-    if isinstance(item, Mistake) or not found:
+    categories = {router(str(task)) for task in item.source_tasks} - {''}
+    if isinstance(item, Mistake) or not categories:
         return item.category
     if item.category == 'general':
-        return found.pop() if len(found) == 1 else 'general'
-    return 'general' if len(found) >= _WIDE and not _names_a_thing(item, router) else item.category
+        return categories.pop() if len(categories) == 1 else 'general'
+    return 'general' if len(categories) >= _WIDE and not _names_a_thing(item, router) else item.category
 
 def _names_a_thing(item, router):
     "Does the advice of `item` name a thing of the world, or a numbered place?"
     line = advice(item)
-    named = {stem(w) for w in router.things} & {stem(w) for w in re.findall('[a-z]+', line.lower())}
-    return bool(named) or re.search(r'[a-z] \d', line) is not None
+    names = {stem(w) for w in router.things} & {stem(w) for w in re.findall('[a-z]+', line.lower())}
+    return bool(names) or re.search(r'[a-z] \d', line) is not None
 
 # %% ../../nbs/skills/07_consolidation.ipynb #b2d5e5c3
 def _compete(
@@ -250,24 +250,24 @@ def _compete(
     words:Collection=(), # From `fact_words`
 )->tuple[list, list]: # Those that stay; pairs of one that goes and the reason
     "Without rewordings and rivals"
-    pool, reworded = merge_rewordings(pool, corpus, words=words)
+    pool, rewordings = merge_rewordings(pool, corpus, words=words)
     pool, rivals = _drop_rivals(pool)
-    dropped = reworded + rivals
+    losers = rewordings + rivals
     while True:
-        pool, reworded = merge_rewordings(pool, pool, words=words)
-        if not reworded:
-            return pool, dropped
-        dropped += reworded
+        pool, rewordings = merge_rewordings(pool, pool, words=words)
+        if not rewordings:
+            return pool, losers
+        losers += rewordings
 
 # %% ../../nbs/skills/07_consolidation.ipynb #ff400445
-def _retire(bank, dropped):
+def _retire(bank, losers):
     "Retire those of the bank, note those that never got in"
     left_out = [dict(advice=advice(o), support=support(o), reason=why)
-                for o, why in dropped if not o.id]
+                for o, why in losers if not o.id]
     bank.metadata = {k: v for k, v in bank.metadata.items() if k != 'left_out'}
     if left_out:
         bank.metadata['left_out'] = left_out
-    for o, why in dropped:
+    for o, why in losers:
         if o.id:
             retire(bank.get(o.id), why)
 
@@ -287,16 +287,16 @@ def consolidate(
     router:Router|Callable|None=None, # Of the world that the proposals come from
 )->list: # Those that were new, as they are in the bank
     "Add to `bank` what it does not say yet, each thing once"
-    vetted = [examined(with_id(copy.deepcopy(o), '')) for o in items if o.status == 'active']
-    trusted = [o for o in vetted if o.status == 'active']
-    corpus = [o for o in bank.items() if o.status != 'quarantined'] + trusted
+    examinations = [examined(with_id(copy.deepcopy(o), '')) for o in items if o.status == 'active']
+    proposals = [o for o in examinations if o.status == 'active']
+    corpus = [o for o in bank.items() if o.status != 'quarantined'] + proposals
     router = as_router(router, sorted({o.category for o in corpus} - {'general'}))
-    candidates = bank.items('active') + _without_repeats(bank.items(), trusted)
-    pool, dropped = _compete(candidates, corpus, fact_words(corpus, router))
-    _retire(bank, dropped)
+    candidates = bank.items('active') + _without_repeats(bank.items(), proposals)
+    pool, losers = _compete(candidates, corpus, fact_words(corpus, router))
+    _retire(bank, losers)
     _file(bank, pool, router)
-    first = {_wording(o): i for i, o in reversed([*enumerate(trusted)])}
+    first = {_wording(o): i for i, o in reversed([*enumerate(proposals)])}
     new = sorted((o for o in pool if not o.id), key=lambda o: first[_wording(o)])
-    held = {o.text for o in bank.items('quarantined')}
-    suspects = {v.text: v for v in vetted if v.status != 'active' and v.text not in held}
+    suspect_texts = {o.text for o in bank.items('quarantined')}
+    suspects = {v.text: v for v in examinations if v.status != 'active' and v.text not in suspect_texts}
     return [bank.add(o) for o in [*new, *suspects.values()]]

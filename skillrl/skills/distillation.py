@@ -43,81 +43,82 @@ def fact_skill(
     title:str,
     occasion:str,    # When to apply it
     category:str,
-    asked:Iterable,  # Trajectories whose goals it serves
+    trajectories:Iterable,  # Trajectories whose goals it serves
     provenance:dict, # From `origin`
 )->Skill: # Without id
     "A skill that says `fact` in the words of the policies that ship"
-    return Skill('', title, fact.sentence, occasion, category, goals_of(asked), provenance, fact=asdict(fact))
+    return Skill('', title, fact.sentence, occasion, category, goals_of(trajectories), provenance,
+                 fact=asdict(fact))
 
 # %% ../../nbs/06_skills.distillation.ipynb #cadea643
 def _where_skill(c:Claim, reader:EpisodeReader)->Skill:
     "The sentence a claim becomes"
     s = c.sighting
     thing = c.thing
-    category = main_category(c.asked or c.seen, reader)
+    category = main_category(c.askers or c.witnesses, reader)
     belief = round(s.belief, 3)
-    provenance = origin(c.seen, seen=s.n, looked=s.m, belief=belief)
+    provenance = origin(c.witnesses, seen=s.n, looked=s.m, belief=belief)
     places = ', then '.join(place.place for place in c.sightings)
     occasion = f'The goal needs {thing} and none has been seen yet.'
     fact = Fact('place', thing, places)
-    return fact_skill(fact, f'Where {thing} is kept', occasion, category, c.asked, provenance)
+    return fact_skill(fact, f'Where {thing} is kept', occasion, category, c.askers, provenance)
 
 # %% ../../nbs/06_skills.distillation.ipynb #0223bd29
-def _direct(t:Trajectory, refused:Callable)->list[int]: # Numbers of steps, ascending
+def _direct(t:Trajectory, is_refused:Callable)->list[int]: # Numbers of steps, ascending
     "The accepted steps of an episode without its loops"
-    kept = []
-    reached = {step.observation: 0 for step in t.steps[:1]} # What was seen, and how many steps were kept then
+    path = []
+    length_at = {step.observation: 0 for step in t.steps[:1]} # After what was seen
     for i, (step, after, _) in enumerate(replay(t)):
-        if refused(step, after):
+        if is_refused(step, after):
             continue
-        if after in reached:
-            del kept[reached[after]:]
-            reached = {seen: n for seen, n in reached.items() if n <= reached[after]}
+        if after in length_at:
+            del path[length_at[after]:]
+            length_at = {observation: n for observation, n in length_at.items() if n <= length_at[after]}
         else:
-            kept.append(i)
+            path.append(i)
         if after:
-            reached[after] = len(kept)
-    return kept
+            length_at[after] = len(path)
+    return path
 
 @patch
 def order(self:EpisodeReader, t:Trajectory)->tuple[str, ...]: # `('take', 'heat', 'move')`
     "The verbs of the steps that led an episode to its goal"
-    wanted = set(self.needs(t))
-    accepted = [step for step, after, _ in replay(t) if not self.refused(step, after)]
-    named = [step for step in accepted if words_of(step.action) & wanted]
-    steps = named or [t.steps[i] for i in _direct(t, self.refused)]
+    things = set(self.needs(t))
+    successes = [step for step, after, _ in replay(t) if not self.refused(step, after)]
+    essential = [step for step in successes if words_of(step.action) & things]
+    steps = essential or [t.steps[i] for i in _direct(t, self.refused)]
     verbs = (step.action.partition(' ')[0] for step in steps)
     return tuple(verb for verb, _ in groupby(filter(str.isalpha, verbs)))
 
 # %% ../../nbs/06_skills.distillation.ipynb #a088db73
-def _needed(steps, ways):
-    "Those of `steps` that are in all orders in `ways`, the last ones of each"
-    left = reduce(and_, map(Counter, ways))
-    kept = []
+def _needed(steps, orders):
+    "Those of `steps` that are in all orders in `orders`, the last ones of each"
+    counts = reduce(and_, map(Counter, orders))
+    essential = []
     for step in reversed(steps):
-        if left[step]:
-            left[step] -= 1
-            kept.insert(0, step)
-    return kept or steps
+        if counts[step]:
+            counts[step] -= 1
+            essential.insert(0, step)
+    return essential or steps
 
-def procedure(category:str, aim:str, ways:dict[tuple, list])->Skill:
+def procedure(category:str, aim:str, orders:dict[tuple, list])->Skill:
     "What the won episodes of `category` have in common, by their order of steps"
     # With most episodes; between equals the shortest, then the first in the alphabet
-    steps, shown_by = min(ways.items(), key=lambda way: (-len(way[1]), len(way[0]), way[0]))
-    won = sum(map(len, ways.values()))
-    provenance = origin(shown_by, wins=len(shown_by), of=won)
-    steps = steps if len(shown_by) > 1 else _needed(steps, ways)
+    steps, shown_by = min(orders.items(), key=lambda order: (-len(order[1]), len(order[0]), order[0]))
+    wins = sum(map(len, orders.values()))
+    provenance = origin(shown_by, wins=len(shown_by), of=wins)
+    steps = steps if len(shown_by) > 1 else _needed(steps, orders)
     fact = Fact('steps', aim.removeprefix('to '), ', '.join(steps))
     return fact_skill(fact, f'How {aim}', f'The goal is {aim}.', category, shown_by, provenance)
 
 def _procedures(trajs:list[Trajectory], reader:EpisodeReader)->list[Skill]:
     "One skill for each category that was won: the order of its steps"
-    ways = defaultdict(lambda: defaultdict(list))
+    orders = defaultdict(lambda: defaultdict(list))
     for t in select(trajs, success=True):
         steps = reader.order(t)
         if steps:
-            ways[category_of(t, reader.router)][steps].append(t)
-    return [procedure(category, reader.aim(category), its) for category, its in ways.items()]
+            orders[category_of(t, reader.router)][steps].append(t)
+    return [procedure(category, reader.aim(category), its) for category, its in orders.items()]
 
 # %% ../../nbs/06_skills.distillation.ipynb #c02b1f77
 UNKNOWN = 'use an unknown command'
@@ -125,20 +126,20 @@ UNKNOWN = 'use an unknown command'
 @patch
 def form(self:EpisodeReader,
     step:Step,
-    known:object, # Notes of the episode before the step, see `replay`
+    memory:object, # Notes of the episode before the step, see `replay`
 )->str: # `open`
     "The command of `step` without its names; never in words that the world does not use"
     verb = step.action.partition(' ')[0]
-    offered = {a.partition(' ')[0] for a in step.admissible}
+    verbs = {a.partition(' ')[0] for a in step.admissible}
     if not verb:
         return 'say nothing'
-    return verb if verb in offered and verb.isalpha() else UNKNOWN
+    return verb if verb in verbs and verb.isalpha() else UNKNOWN
 
 EpisodeReader.reasons = dict( # Word to what was wrong and what to do instead
     other=('it was not on offer', 'choose among the actions listed'))
 
 @patch
-def reason(self:EpisodeReader, step:Step, known:object)->str: # A key of `reasons`
+def reason(self:EpisodeReader, step:Step, memory:object)->str: # A key of `reasons`
     "Why the command of `step` was refused"
     return 'other'
 
@@ -147,14 +148,14 @@ def _games_of(trajs:Iterable[Trajectory])->set[str]:
     "The games that `trajs` are episodes of"
     return {t.game or t.id for t in trajs}
 
-def _refusal(form:str, why:tuple[str, str], trajs:list[Trajectory], sent:int)->Mistake:
-    "That commands of `form` were refused, once in `trajs` for each time, of `sent` in all"
+def _refusal(form:str, why:tuple[str, str], trajs:list[Trajectory], attempts:int)->Mistake:
+    "That commands of `form` were refused, once in `trajs` for each time, of `attempts` in all"
     wrong, instead = why
     n = len(trajs)
     once = {t.id: t for t in trajs}
-    happens = f'{n} of {sent} such commands were refused because {wrong}.'
+    happens = f'{n} of {attempts} such commands were refused because {wrong}.'
     how = f'{instead.capitalize()}.' if form == UNKNOWN else f'To {form}, {instead}.'
-    provenance = origin(once.values(), refused=n, sent=sent)
+    provenance = origin(once.values(), refused=n, sent=attempts)
     return Mistake('', f'Trying to {form} in vain', happens, how,
                    source_tasks=goals_of(trajs), provenance=provenance)
 
@@ -166,16 +167,16 @@ def refusals(
 )->list[Mistake]: # The commonest first
     "Commands the world did not accept, by form and reason"
     groups = defaultdict(list)
-    sent = Counter()
+    attempts = Counter()
     for t in trajs:
-        for step, after, known in replay(t, reader.memory):
-            form = reader.form(step, known)
-            sent[form] += 1
+        for step, after, memory in replay(t, reader.memory):
+            form = reader.form(step, memory)
+            attempts[form] += 1
             if reader.refused(step, after):
-                groups[form, reader.reason(step, known)].append(t)
+                groups[form, reader.reason(step, memory)].append(t)
     often = [key for key, its in groups.items() if len(_games_of(its)) >= min_count]
     often.sort(key=lambda key: (-len(groups[key]), key))
-    return [_refusal(form, reader.reasons[reason], groups[form, reason], sent[form])
+    return [_refusal(form, reader.reasons[reason], groups[form, reason], attempts[form])
             for form, reason in often]
 
 # %% ../../nbs/06_skills.distillation.ipynb #ecb7e3fb
@@ -195,15 +196,15 @@ def habits(
     min_count:int=2, # Lost games that have to show it
 )->list[Mistake]:
     "Habits that go with losing"
-    won, lost = select(trajs, success=True), select(trajs, success=False)
-    shown, out = {id(t): reader.habits_of(t) for t in trajs}, []
+    wins, losses = select(trajs, success=True), select(trajs, success=False)
+    habits_by_id, out = {id(t): reader.habits_of(t) for t in trajs}, []
     for name, (what, instead) in reader.habits.items():
-        bad = [t for t in lost if name in shown[id(t)]]
-        good = [t for t in won if name in shown[id(t)]]
-        goes_with_losing = len(bad)*len(won) > len(good)*len(lost)
+        bad = [t for t in losses if name in habits_by_id[id(t)]]
+        good = [t for t in wins if name in habits_by_id[id(t)]]
+        goes_with_losing = len(bad)*len(wins) > len(good)*len(losses)
         if len(_games_of(bad)) < min_count or not goes_with_losing:
             continue
-        why = f'{len(bad)} of {len(lost)} lost episodes did this, and {len(good)} of {len(won)} won ones.'
+        why = f'{len(bad)} of {len(losses)} lost episodes did this, and {len(good)} of {len(wins)} won ones.'
         provenance = origin(bad, lost=len(bad), won=len(good))
         out.append(Mistake('', what, why, instead, source_tasks=goals_of(bad), provenance=provenance))
     return out
@@ -215,17 +216,18 @@ def occasion(self:EpisodeReader, what:str)->str: # `what`: as in `Attempt`
     return f'{what.capitalize()} is not offered.'
 
 @patch
-def told(self:EpisodeReader, trajs:list[Trajectory])->list[Skill]:
+def preconditions(self:EpisodeReader, trajs:list[Trajectory])->list[Skill]:
     "What has to come before decisive commands, unless rooms differ in it"
-    ways = Preconditions(trajs, self)
+    preconditions = Preconditions(trajs, self)
     out = []
-    rooms = Counter(what for _, what in ways.known)
-    for key, (step, by) in ways.known.items():
+    rooms = Counter(what for _, what in preconditions.openings)
+    for key, (step, by) in preconditions.openings.items():
         _, what = key
         if rooms[what] == 1:
-            asked = ways.asked[key]
+            trajectories = preconditions.episodes[key]
             out.append(fact_skill(Fact('before', what, step), f'Before {what}', self.occasion(what),
-                                  main_category(asked, self), asked, origin(by, opened=len(by))))
+                                  main_category(trajectories, self), trajectories,
+                                  origin(by, opened=len(by))))
     return out
 
 # %% ../../nbs/06_skills.distillation.ipynb #28f77fca
@@ -251,7 +253,7 @@ class OfflineTeacher:
         out = [_where_skill(c, reader) for c in claims(visits_of(trajs, reader), self.unasked)]
         out += _procedures(trajs, reader)
         out += reader.tell(trajs, self.min_count)
-        out += reader.told(trajs)
+        out += reader.preconditions(trajs)
         out += refusals(trajs, reader, self.min_count)
         return out + habits(trajs, reader, self.min_count)
 
@@ -324,11 +326,11 @@ def distill(
     if not trajs:
         raise ValueError('there are no trajectories to distil from: play some first, with `skillrl collect`')
     reader = getattr(teacher, 'reader', None) or EpisodeReader()
-    known = list(categories or reader.categories)
+    order = list(categories or reader.categories)
     def place(o:Skill|Mistake)->int:
-        return known.index(o.category) if o.category in known else len(known)
-    won = len(select(trajs, success=True))
-    bank = SkillBank(metadata=dict(trajectories=len(trajs), won=won, version=0))
+        return order.index(o.category) if o.category in order else len(order)
+    wins = len(select(trajs, success=True))
+    bank = SkillBank(metadata=dict(trajectories=len(trajs), won=wins, version=0))
     router = router or getattr(teacher, 'router', None) or reader.router
     consolidate(bank, sorted(teacher.distill(trajs), key=place), router=router)
     return bank
@@ -337,8 +339,8 @@ def distill(
 @patch
 def time_left(self:EpisodeReader, t:Trajectory)->int: # Steps, 0 if it never came into sight
     "Steps an episode had once all it was to see of its goal had come into sight"
-    seen = [i for i, _, words in self.sights(t, set(self.needs(t))) if words]
-    return len(t) - 1 - seen[-1] if seen else 0
+    sightings = [i for i, _, words in self.sights(t, set(self.needs(t))) if words]
+    return len(t) - 1 - sightings[-1] if sightings else 0
 
 def _asked_for(
     failures:list[Trajectory],
@@ -402,22 +404,22 @@ def home(self:OfflineTeacher,
         return ''
     if old:
         return old.category
-    seen = {t.id: category_of(t, self.reader.router) for t in evidence}
-    weak = Counter(seen[i] for i in new.provenance['trajectories'] if seen[i] in categories)
+    category_by_id = {t.id: category_of(t, self.reader.router) for t in evidence}
+    weak = Counter(category_by_id[i] for i in new.provenance['trajectories']
+                   if category_by_id[i] in categories)
     return weak.most_common(1)[0][0] if weak else next(iter(categories), '')
 
 # %% ../../nbs/06_skills.distillation.ipynb #8b192959
 _GONE = 'the episodes do not show it any more' # Until they do again
 
-def _no_longer_shown(known, found, evidence, asked):
-    "Proposals to retire what of `known`, by subject, was `asked` for in `evidence` and is not `found` there"
-    about = {subject_of(o) for o in found if not isinstance(o, Mistake)}
+def _no_longer_shown(skills, distillate, evidence, asks):
+    "Proposals to retire what of `skills`, by subject, is asked for in `evidence` and is not shown there"
+    subjects = {subject_of(o) for o in distillate if not isinstance(o, Mistake)}
     ids = {t.id for t in evidence}
-    sought = [o for about, o in known.items() if about in asked]
-    counted = [o for o in sought if {'belief', 'opened'} & {*o.provenance}]
-    gone = [o for o in counted if subject_of(o) not in about
+    missing = [o for subject, o in skills.items() if subject in asks and subject not in subjects]
+    return [Proposal('retire', ids=(o.id,), hypothesis=_GONE) for o in missing
+            if {'belief', 'opened'} & {*o.provenance}
             and ids.issuperset(o.provenance.get('trajectories', ['']))]
-    return [Proposal('retire', ids=(o.id,), hypothesis=_GONE) for o in gone]
 
 # %% ../../nbs/06_skills.distillation.ipynb #ffe4dd70
 @patch
@@ -432,21 +434,21 @@ def propose(self:OfflineTeacher,
     router = self.reader.router
     failures = [t for t in failures if category_of(t, router) in categories]
     asks = _asked_for(failures, select(evidence, success=True), self.reader)
-    failed = Counter(category_of(t, router) for t in failures)
+    failure_counts = Counter(category_of(t, router) for t in failures)
     final = [o for o in bank.items() if o.status != 'quarantined' and o.provenance.get('retired') != _GONE]
-    said = {normal(advice(o)) for o in final}
-    known = {subject_of(o): o for o in bank.items('active', PROBATION) if not isinstance(o, Mistake)}
-    refused, ranked = bank.metadata.get('refused', {}), []
-    found = self.distill(evidence)
-    for new in found:
+    sentences = {normal(advice(o)) for o in final}
+    skills = {subject_of(o): o for o in bank.items('active', PROBATION) if not isinstance(o, Mistake)}
+    refusal_counts, candidates = bank.metadata.get('refused', {}), []
+    distillate = self.distill(evidence)
+    for new in distillate:
         about = '' if isinstance(new, Mistake) else subject_of(new)
-        asking, old = asks.get(about, Counter()), known.get(about)
+        asking, old = asks.get(about, Counter()), skills.get(about)
         home = self.home(new, old, evidence, categories) if self.unasked else ''
         category, n = max(asking.items(), key=lambda pair: pair[1], default=(home, 0))
-        if not category or normal(advice(new)) in said:
+        if not category or normal(advice(new)) in sentences:
             continue
-        why = _hypothesis(getattr(new, 'fact', {}), category, n, failed[category], old)
+        why = _hypothesis(new.fact, category, n, failure_counts[category], old)
         proposal = Proposal('refine' if old else 'add', _reworded(old, new, category), hypothesis=why)
-        ranked.append((refused.get(normal(new.principle), 0), -asking.total(), proposal))
-    gone = _no_longer_shown(known, found, evidence, _asked_for(evidence, [], self.reader))
-    return [*gone, *(proposal for *_, proposal in sorted(ranked, key=lambda row: row[:2]))][:limit]
+        candidates.append((refusal_counts.get(normal(new.principle), 0), -asking.total(), proposal))
+    retirements = _no_longer_shown(skills, distillate, evidence, _asked_for(evidence, [], self.reader))
+    return [*retirements, *(proposal for *_, proposal in sorted(candidates, key=lambda row: row[:2]))][:limit]

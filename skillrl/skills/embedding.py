@@ -45,9 +45,9 @@ def stem(word:str)->str:
 def terms(text:str)->dict[str, float]: # Term → weight; a joined pair of neighbours weighs half
     "What `text` is about"
     words = re.findall(r'[a-z]+', text.lower().replace("'s", ''))
-    kept = [None if w in stop_words else stem(w) for w in words]
-    pairs = {a + b: 0.5 for a, b in zip(kept, kept[1:]) if a and b}
-    return pairs | {w: 1.0 for w in kept if w}
+    roots = [None if w in stop_words else stem(w) for w in words]
+    pairs = {a + b: 0.5 for a, b in zip(roots, roots[1:]) if a and b}
+    return pairs | {w: 1.0 for w in roots if w}
 
 # %% ../../nbs/skills/01_embedding.ipynb #7ba8bc52
 class Idf:
@@ -96,18 +96,17 @@ def stems(text:str)->list[str]:
     "The words of `text` in order, each reduced by `stem`"
     return [stem(w) for w in re.findall(r'[a-z]+', text.lower())]
 
-def _runs(words, n):
-    return [' '.join(words[i:i+n]) for i in range(len(words) - n + 1)]
+def _runs(words, most):
+    "How often each run of neighbours in `words` occurs, of `most` words at most"
+    return Counter(' '.join(words[i:i+n]) for n in range(1, most + 1) for i in range(len(words) - n + 1))
 
 def _words_and_pairs(words):
     "How often each of `words`, stems in order, occurs, and each pair of neighbours"
-    words = ['^', *words]
-    return Counter(_runs(words, 1) + _runs(words, 2))
+    return _runs(['^', *words], 2)
 
 def _frame(words, common):
     "What is left of a text when its rare words are blanked"
-    blanked = ['^', *(w if w in common else '_' for w in words), '$']
-    return Counter(run for n in (1, 2, 3) for run in _runs(blanked, n))
+    return _runs(['^', *(w if w in common else '_' for w in words), '$'], 3)
 
 # %% ../../nbs/skills/01_embedding.ipynb #5b06fa2a
 class Encoder(Protocol):

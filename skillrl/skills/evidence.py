@@ -23,12 +23,12 @@ def replay(
     memory:Callable|None=None, # Makes of the first observation what follows the episode by `see`
 )->Iterator[tuple]: # `Step`, the observation it led to, and the memory before it
     "The episode once more, step by step"
-    seen = [s.observation for s in t.steps] + [t.final_observation]
-    known = memory(seen[0]) if memory else None
-    for step, after in zip(t.steps, seen[1:]):
-        yield step, after, known
-        if known is not None:
-            known.see(step.action, after)
+    observations = [s.observation for s in t.steps] + [t.final_observation]
+    state = memory(observations[0]) if memory else None
+    for step, after in zip(t.steps, observations[1:]):
+        yield step, after, state
+        if state is not None:
+            state.see(step.action, after)
 
 # %% ../../nbs/skills/06_evidence.ipynb #d9874043
 class EpisodeReader:
@@ -50,9 +50,9 @@ class EpisodeReader:
 
     def needs(self, t:Trajectory)->tuple[str, ...]:
         "What an episode had to find: words of its goal that the first observation does not show"
-        shown = words_of(_without_goal(t)) | stop_words
+        other_words = words_of(_without_goal(t)) | stop_words
         words = re.findall('[a-z]{3,}', t.task.lower())
-        return tuple(dict.fromkeys(w for w in words if w not in shown))
+        return tuple(dict.fromkeys(w for w in words if w not in other_words))
 
 def words_of(text:str)->set[str]:
     "The words of `text`"
@@ -71,20 +71,20 @@ def _place_of(
     return place if re.fullmatch(r'[\w -]{1,40}', place) else ''
 
 @patch
-def sights(self:EpisodeReader, t:Trajectory, wanted:set)->Iterator[tuple]:
-    "Number of the step, place and words of `wanted` for what came into sight, place by place"
-    handled = words_of(_without_goal(t))
+def sights(self:EpisodeReader, t:Trajectory, things:set)->Iterator[tuple]:
+    "Number of the step, place and words of `things` for what came into sight, place by place"
+    old_words = words_of(_without_goal(t))
     for i, (step, after, _) in enumerate(replay(t)):
-        place, said = _place_of(step.action), words_of(step.action)
+        place, command_words = _place_of(step.action), words_of(step.action)
         if place and not self.refused(step, after):
-            yield i, place, wanted & words_of(after) - handled - said
-        handled |= said
+            yield i, place, things & words_of(after) - old_words - command_words
+        old_words |= command_words
 
 @patch
-def found(self:EpisodeReader, t:Trajectory, wanted:set)->dict[str, list]:
-    "Place to the words of `wanted` that an episode saw there"
+def found(self:EpisodeReader, t:Trajectory, things:set)->dict[str, list]:
+    "Place to the words of `things` that an episode saw there"
     out = defaultdict(set)
-    for _, place, words in self.sights(t, wanted):
+    for _, place, words in self.sights(t, things):
         out[place] |= words
     return {place: sorted(words) for place, words in out.items()}
 
@@ -96,7 +96,7 @@ class _Visit:
     game:str       # Episodes of one game are one piece of evidence
     room:frozenset # What the first observation says, without the goal
     needs:tuple    # Types of things to be found
-    found:dict     # Place to types seen there
+    sightings:dict # Place to types seen there
 
 @patch
 def room(self:EpisodeReader, t:Trajectory)->frozenset:
@@ -106,12 +106,12 @@ def room(self:EpisodeReader, t:Trajectory)->frozenset:
 # %% ../../nbs/skills/06_evidence.ipynb #14bac699
 def _telling_verbs(visits:Iterable[_Visit], reader:EpisodeReader)->set[str]:
     "Verbs whose answers tell places apart, since most of them do not name what was needed"
-    looks, named = Counter(), Counter()
+    looks, answers = Counter(), Counter()
     for v in visits:
         for i, _, words in reader.sights(v.trajectory, set(v.needs)):
             looks[_verb(v.trajectory.steps[i])] += bool(v.needs)
-            named[_verb(v.trajectory.steps[i])] += bool(words)
-    return {verb for verb in looks if 2*named[verb] < looks[verb]}
+            answers[_verb(v.trajectory.steps[i])] += bool(words)
+    return {verb for verb in looks if 2*answers[verb] < looks[verb]}
 
 def _verb(step):
     return step.action.partition(' ')[0]
@@ -127,41 +127,41 @@ def _led_to_win(
     places:Iterable[str],# In which episodes of this world saw anything
 )->str: # '' if it was lost, or its commands show none
     "The place in which the visit found `thing`, as its win shows"
-    seen = [place for place, things in v.found.items() if thing in things]
-    if not (seen and v.trajectory.success):
+    sites = [place for place, things in v.sightings.items() if thing in things]
+    if not (sites and v.trajectory.success):
         return ''
-    actions = [s.action for s in v.trajectory.steps]
-    handling = [i for i, action in enumerate(actions) if thing in words_of(action)]
-    verbs = [actions[i].partition(' ')[0] for i in handling]
-    for i, verb in reversed(list(zip(handling, verbs))):
-        if verb == verbs[0] and _named(actions[i], seen):
-            return max(_named(actions[i], seen), key=len)
-    before = handling[0] + 1 if handling else len(actions)
+    steps = v.trajectory.steps
+    handling = [i for i, step in enumerate(steps) if thing in words_of(step.action)]
+    for i in reversed(handling):
+        names = _named(steps[i].action, sites)
+        if names and _verb(steps[i]) == _verb(steps[handling[0]]):
+            return max(names, key=len)
+    before = handling[0] + 1 if handling else len(steps)
     others = [place for place in places if thing not in words_of(place)]
-    last = next(filter(None, (_named(a, others) for a in reversed(actions[:before]))), [])
-    return max(set(last) & set(seen), key=len, default='')
+    last = next(filter(None, (_named(step.action, others) for step in reversed(steps[:before]))), [])
+    return max(set(last) & set(sites), key=len, default='')
 
 # %% ../../nbs/skills/06_evidence.ipynb #a8aa920b
-def _borne_out(v, places, shown):
-    "The visit with those sightings only that its win bears out, or else are among `shown`"
-    won = {thing: _led_to_win(v, thing, places) for thing in v.needs}
-    found = {}
-    for place, things in v.found.items():
-        found[place] = [x for x in things
-                        if (won[x] == place if won.get(x) else (place, x) in shown)]
-    sighted, kept = [set().union(*seen.values()) for seen in (v.found, found)]
-    needs = tuple(x for x in v.needs if x in kept or x not in sighted) # Else nobody knows where it was
-    return replace(v, found=found, needs=needs)
+def _borne_out(v, places, sure_sightings):
+    "The visit with those sightings only that its win bears out, or else are among `sure_sightings`"
+    wins = {thing: _led_to_win(v, thing, places) for thing in v.needs}
+    sure = {(place, x) for place, x in sure_sightings if not wins.get(x)}
+    sure |= {(place, thing) for thing, place in wins.items()}
+    sightings = {place: [x for x in things if (place, x) in sure] for place, things in v.sightings.items()}
+    all_things, sure_things = [set().union(*by_place.values()) for by_place in (v.sightings, sightings)]
+    # Of others nobody knows where they were
+    needs = tuple(x for x in v.needs if x in sure_things or x not in all_things)
+    return replace(v, sightings=sightings, needs=needs)
 
-def _proven(visits, wanted, reader):
+def _proven(visits, needs, reader):
     "`visits` with those sightings only that a win or a telling verb bears out"
     telling = _telling_verbs(visits, reader)
-    places = {place for v in visits for place, things in v.found.items() if things}
+    places = {place for v in visits for place, things in v.sightings.items() if things}
     out = []
     for v in visits:
-        shown = {(place, x) for i, place, words in reader.sights(v.trajectory, wanted)
-                 if _verb(v.trajectory.steps[i]) in telling for x in words}
-        out.append(_borne_out(v, places, shown))
+        sure_sightings = {(place, x) for i, place, words in reader.sights(v.trajectory, needs)
+                          if _verb(v.trajectory.steps[i]) in telling for x in words}
+        out.append(_borne_out(v, places, sure_sightings))
     return out
 
 # %% ../../nbs/skills/06_evidence.ipynb #98a6ffb3
@@ -174,10 +174,10 @@ def _distinct_needs(trajs, reader):
 def visits_of(trajs:list[Trajectory], reader:EpisodeReader)->list[_Visit]:
     "The episodes `trajs` as evidence on where the things are that any of their goals asks for"
     needs = [reader.needs(t) for t in trajs] if reader.sure else _distinct_needs(trajs, reader)
-    wanted = {word for its in needs for word in its}
-    visits = [_Visit(t, t.game or t.id, reader.room(t), its, reader.found(t, wanted))
+    things = {word for its in needs for word in its}
+    visits = [_Visit(t, t.game or t.id, reader.room(t), its, reader.found(t, things))
               for t, its in zip(trajs, needs)]
-    return visits if reader.sure else _proven(visits, wanted, reader)
+    return visits if reader.sure else _proven(visits, things, reader)
 
 # %% ../../nbs/skills/06_evidence.ipynb #4a3f8d24
 _ANY = 'any' # Stands for the room where rooms are taken together
@@ -216,11 +216,11 @@ def count(self:_Evidence, room:object, thing:str, place:str)->tuple[int, int]: #
 @patch
 def tally(self:_Evidence, room:object, thing:str, place:str)->tuple[int, int]: # (n, m)
     "How often the thing was there, and how often it was looked for there where it could have been"
-    looked = [pair for pair in self.looked[room, place] if pair[0] in self.has[room, thing]]
+    looks = [pair for pair in self.looked[room, place] if pair[0] in self.has[room, thing]]
     where, since = self.lately(room, thing)
     if place in where:
-        looked = looked[looked.index((since, place)):]
-    recent = looked if self.pooled else looked[-_RECENT:]
+        looks = looks[looks.index((since, place)):]
+    recent = looks if self.pooled else looks[-_RECENT:]
     return len(self.seen[room, thing, place].intersection(recent)), len(recent)
 
 @patch
@@ -242,9 +242,9 @@ def lately(self:_Evidence, room:object, thing:str)->tuple[set, str]: # Empty wit
 def add(self:_Evidence, v:_Visit)->None:
     "Count one visit"
     room = _ANY if self.pooled else v.room
-    for thing in set(v.needs).union(*v.found.values()):
+    for thing in set(v.needs).union(*v.sightings.values()):
         self.has[room, thing].add(v.game)
-    for where, things in v.found.items():
+    for where, things in v.sightings.items():
         place = self.place(where)
         self.looked[room, place][v.game, where] = True
         for thing in things:
@@ -296,8 +296,8 @@ class Claim:
     "That a type of thing is kept in a place, or in some kinds of places"
     thing:str
     sightings:list # Of each place, the likeliest first
-    asked:list     # Trajectories whose goal needs it
-    seen:list      # Trajectories that saw it in the first
+    askers:list    # Trajectories whose goal needs it
+    witnesses:list # Trajectories that saw it in the first
 
     @property
     def sighting(self)->_Sighting:
@@ -306,7 +306,7 @@ class Claim:
 
 def _saw(v:_Visit, thing:str, place:str, evidence:_Evidence)->bool:
     "Did the visit see `thing` in `place`?"
-    return any(thing in things for where, things in v.found.items() if evidence.place(where) == place)
+    return any(thing in things for where, things in v.sightings.items() if evidence.place(where) == place)
 
 # %% ../../nbs/skills/06_evidence.ipynb #2d12902e
 _MIN_BELIEF = .5  # Below it no place is claimed
@@ -319,8 +319,8 @@ def _worth_naming(evidence, thing, room):
     places = evidence.ranked(room, thing)
     if room != _ANY:
         return [s for s in places[:1] if s.belief >= _MIN_BELIEF]
-    known = [s for s in places if len(evidence.rooms[room, thing, s.place]) >= _MIN_ROOMS]
-    return [s for s in known if s.belief >= _RARE_KIND][:_NAMED_KINDS]
+    candidates = [s for s in places if len(evidence.rooms[room, thing, s.place]) >= _MIN_ROOMS]
+    return [s for s in candidates if s.belief >= _RARE_KIND][:_NAMED_KINDS]
 
 # %% ../../nbs/skills/06_evidence.ipynb #c90e834a
 _MANY_ROOMS = 10 # From which on no room is taken to be met again
@@ -332,12 +332,12 @@ def _claim_asked(thing, asking, visits, evidence):
     "What the evidence says of a thing that the visits `asking` need, or None"
     one_room, all_rooms = evidence
     several = _many_rooms(visits) or len({v.room for v in asking}) > 1
-    counted, room = (all_rooms, _ANY) if several else (one_room, asking[0].room)
-    places = _worth_naming(counted, thing, room)
+    evidence_here, room = (all_rooms, _ANY) if several else (one_room, asking[0].room)
+    places = _worth_naming(evidence_here, thing, room)
     if not places:
         return None
-    seen = [v.trajectory for v in visits if _saw(v, thing, places[0].place, counted)]
-    return Claim(thing, places, [v.trajectory for v in asking], seen)
+    witnesses = [v.trajectory for v in visits if _saw(v, thing, places[0].place, evidence_here)]
+    return Claim(thing, places, [v.trajectory for v in asking], witnesses)
 
 # %% ../../nbs/skills/06_evidence.ipynb #848b2244
 def _agreement(evidence, room, thing):
@@ -345,18 +345,18 @@ def _agreement(evidence, room, thing):
     games = Counter(place for places in evidence.met[room, thing].values() for place in places)
     return (max(games.values()) - .5)/games.total()
 
-def _claims_unasked(visits, evidence, asked):
+def _claims_unasked(visits, evidence, needs):
     "Claims of things that no goal needed, each in the room whose sightings agree best"
     rooms = defaultdict(dict)
     out = []
     for room, thing, _ in evidence.counts:
-        if thing not in asked:
+        if thing not in needs:
             rooms[thing][room] = _agreement(evidence, room, thing)
     for thing, agreement in rooms.items():
         best = evidence.ranked(max(agreement, key=agreement.get), thing)[0]
         if best.belief >= _MIN_BELIEF:
-            seen = [v.trajectory for v in visits if _saw(v, thing, best.place, evidence)]
-            out.append(Claim(thing, [best], [], seen))
+            witnesses = [v.trajectory for v in visits if _saw(v, thing, best.place, evidence)]
+            out.append(Claim(thing, [best], [], witnesses))
     return out
 
 # %% ../../nbs/skills/06_evidence.ipynb #1b280800
@@ -366,14 +366,14 @@ def claims(
 )->list[Claim]: # In the order the things were asked for, then those nobody asked for
     "What the evidence says about where things are kept"
     evidence = _Evidence(visits), _Evidence(visits, pooled=True)
-    asked = defaultdict(list)
+    visits_by_thing = defaultdict(list)
     for v in visits:
         for thing in v.needs:
-            asked[thing].append(v)
-    found = [_claim_asked(thing, asking, visits, evidence) for thing, asking in asked.items()]
-    out = [claim for claim in found if claim]
+            visits_by_thing[thing].append(v)
+    candidates = [_claim_asked(thing, asking, visits, evidence) for thing, asking in visits_by_thing.items()]
+    out = [claim for claim in candidates if claim]
     if unasked and not _many_rooms(visits):
-        out += _claims_unasked(visits, evidence[0], asked)
+        out += _claims_unasked(visits, evidence[0], visits_by_thing)
     places = {tuple(s.place for s in claim.sightings) for claim in out}
     alike = len(out) > 2 and len(places) == 1
     return [] if alike else out # Where all are in one place, none tells tasks apart
@@ -407,7 +407,7 @@ class Attempt:
 
 @patch
 def attempts(self:EpisodeReader, t:Trajectory)->list[Attempt]: # One for each command that decides it
-    "What the episode `t` shows of the ways to its decisive commands, nothing before it is played"
+    "What the episode `t` shows of what its decisive commands want first, nothing before it is played"
     return []
 
 def precondition_sentence(what:str, step:str)->str: # As in `Attempt`
@@ -417,57 +417,57 @@ def precondition_sentence(what:str, step:str)->str: # As in `Attempt`
 # %% ../../nbs/skills/06_evidence.ipynb #f723c8eb
 class Preconditions:
     "What episodes of one suite, in their order, show of the steps that it wants"
-    def __init__(self,
-        trajs:Iterable[Trajectory],
-        reader:EpisodeReader,
-    ):
+    def __init__(self, trajs:Iterable[Trajectory], reader:EpisodeReader):
         # By room and command
-        self.known = {} # Step, and the episodes that show it
-        self.tried = defaultdict(set)  # Steps
-        self.might = {}                # Steps to try
-        self.asked = defaultdict(list) # Episodes that it would have decided
+        self.openings = {} # Step, and the episodes that show it
+        self.tried = defaultdict(set) # Steps
+        self.candidates = {} # Steps to try
+        self.episodes = defaultdict(list) # Episodes that it would have decided
         for t in trajs:
             room = reader.room(t)
             for attempt in reader.attempts(t):
-                self.asked[room, attempt.what].append(t)
+                self.episodes[room, attempt.what].append(t)
                 self.add((room, attempt.what), attempt, t)
 
     def add(self, key:tuple, attempt:Attempt, t:Trajectory)->None:
         "Take in one attempt: what does not open any more is forgotten, with all that was tried before"
-        way, by = self.known.get(key, ('', []))
+        way, by = self.openings.get(key, ('', []))
         if way and way in attempt.shut:
-            del self.known[key]
+            del self.openings[key]
             del self.tried[key]
         if attempt.shut:
             self.tried[key].update(attempt.shut)
-            self.might[key] = attempt.might
+            self.candidates[key] = attempt.might
         if attempt.opened and self.tried[key]:
             before = by if way == attempt.opened else []
-            self.known[key] = attempt.opened, [*before, t]
+            self.openings[key] = attempt.opened, [*before, t]
+
+    def untried(self, key:tuple)->list[str]: # The likeliest first
+        "Steps that may have to come first, and that nobody has tried"
+        return [step for step in self.candidates.get(key, ()) if step not in self.tried[key]]
 
 # %% ../../nbs/skills/06_evidence.ipynb #5a1ce152
 _TRIED = 3 # Steps that one episode is told to try
 
 def experiments(
-    played:Iterable[Trajectory], # Of one suite
+    trajectories:Iterable[Trajectory], # Of one suite
     reader:EpisodeReader,
-    said:Collection[str]=(),     # Sentences of its bank, which need not be told
+    bank_lines:Collection[str]=(),     # Sentences of its bank, which need not be told
 )->Callable[[Any], list[str]]: # From a started `Episode` and how many lines to these; maybe none
     "What tells agents what opened a door, or else what to try before it, each something else"
-    ways = Preconditions(played, reader)
-    told = defaultdict(set)
+    preconditions = Preconditions(trajectories, reader)
+    guesses = defaultdict(set)
     def lines(episode:Any, most:int=_TRIED)->list[str]:
-        unplayed = Trajectory('', episode.task, episode.category, [Step(episode.first, '')])
-        for attempt in reader.attempts(unplayed):
-            key = reader.room(unplayed), attempt.what
-            done = ways.tried[key] | told[key]
-            left = [step for step in ways.might.get(key, ()) if step not in done][:most]
-            if key in ways.known:
-                left = [ways.known[key][0]]
+        start = Trajectory('', episode.task, episode.category, [Step(episode.first, '')])
+        for attempt in reader.attempts(start):
+            key = reader.room(start), attempt.what
+            if key in preconditions.openings:
+                next_steps = [preconditions.openings[key][0]]
             else:
-                told[key].update(left)
-            found = [precondition_sentence(attempt.what, step) for step in left]
-            new = [line for line in found if line not in said]
+                next_steps = [step for step in preconditions.untried(key) if step not in guesses[key]][:most]
+                guesses[key].update(next_steps)
+            sentences = [precondition_sentence(attempt.what, step) for step in next_steps]
+            new = [line for line in sentences if line not in bank_lines]
             if new:
                 return new
         return []

@@ -39,24 +39,25 @@ def _sample_failures(
     "Lost episodes to study, category by category in turn"
     piles = []
     for category in categories:
-        lost = select(trajs, success=False, category=category)
-        piles.append(sorted(lost, key=lambda t: (t.reward, -len(t), t.id)))
+        losses = select(trajs, success=False, category=category)
+        piles.append(sorted(losses, key=lambda t: (t.reward, -len(t), t.id)))
     turns = [t for turn in zip_longest(*piles) for t in turn if t is not None]
     return turns[:limit]
 
 # %% ../../nbs/10_skills.evolution.ipynb #0fd591d7
 def _diagnose(
-    seen:list[Trajectory], # Played since the last round
+    trajs:list[Trajectory], # Played since the last round
     config:EvolutionConfig,
 )->tuple[list, list, dict]: # Weak categories, failures to study, the first part of the record
     "What goes wrong"
-    seen = [replace(t, success=False) if t.metadata.get('told') else t for t in seen] # No win of the bank
-    rates, overall = {c: rate_of_tries(its) for c, its in by_category(seen).items()}, rate_of_tries(seen)
+    trajs = [replace(t, success=False) if t.metadata.get('told') else t for t in trajs] # No win of the bank
+    rates, overall = {c: rate_of_tries(its) for c, its in by_category(trajs).items()}, rate_of_tries(trajs)
     weak = _weak_categories(rates, config.evolution_threshold)
     deep = overall.mean < config.evolution_threshold
-    failures = _sample_failures(seen, weak, config.max_analysis_deep if deep else config.max_analysis_shallow)
-    told = {name: vars(rate) for name, rate in (rates | dict(all=overall)).items()}
-    return weak, failures, dict(rates_before=told, weak=weak, failures=[t.id for t in failures])
+    limit = config.max_analysis_deep if deep else config.max_analysis_shallow
+    failures = _sample_failures(trajs, weak, limit)
+    rates_before = {name: vars(rate) for name, rate in (rates | dict(all=overall)).items()}
+    return weak, failures, dict(rates_before=rates_before, weak=weak, failures=[t.id for t in failures])
 
 def _ask(
     teacher:object, # Anything with `propose`
@@ -69,21 +70,21 @@ def _ask(
     "At most `limit` proposals of `teacher`, none without failures"
     if not failures:
         return []
-    asked = list(teacher.propose(bank, failures, evidence, weak, limit))[:limit]
-    odd = [type(p).__name__ for p in asked if not isinstance(p, Proposal)]
+    proposals = list(teacher.propose(bank, failures, evidence, weak, limit))[:limit]
+    odd = [type(p).__name__ for p in proposals if not isinstance(p, Proposal)]
     if odd:
         raise ValueError(f'{type(teacher).__name__}.propose returned a {odd[0]}: return a list of Proposal')
-    return asked
+    return proposals
 
 # %% ../../nbs/10_skills.evolution.ipynb #4d2467aa
-def _adopted(kept:Iterable[str], refused:Iterable[str], bank:SkillBank)->SkillBank:
-    "`bank` with its version raised if anything was `kept`, and what was refused remembered"
-    known = Counter(bank.metadata.get('refused', {})) + Counter(refused)
-    if known:
-        bank.metadata['refused'] = dict(known)
-    if kept:
+def _adopted(kept_ids:Iterable[str], refusals:Iterable[str], bank:SkillBank)->SkillBank:
+    "`bank` with its version raised if `kept_ids` names anything, and what was refused remembered"
+    refusal_counts = Counter(bank.metadata.get('refused', {})) + Counter(refusals)
+    if refusal_counts:
+        bank.metadata['refused'] = dict(refusal_counts)
+    if kept_ids:
         bank.metadata['version'] = bank.metadata.get('version', 0) + 1
-    for o in filter(None, map(bank.get, kept)):
+    for o in filter(None, map(bank.get, kept_ids)):
         o.provenance = o.provenance | dict(version=bank.metadata['version'])
     return bank
 
@@ -96,31 +97,31 @@ def _try_all(
     "Every proposal after the other, each in sight of those kept before"
     bank = deepcopy(bank)
     rows = []
-    refused = []
+    refusals = []
     for p in proposals:
         findings = examine(p.item) if isinstance(p.item, Entry) else []
         bank, row = consider(p, bank, now, '; '.join(findings))
         rows.append(row)
         if not row['kept'] and not findings: # What cannot be trusted is not remembered
-            refused.append(refused_as(row))
-    kept = [row['id'] for row in rows if row['kept']]
-    return _adopted(kept, refused, bank), rows
+            refusals.append(refused_as(row))
+    kept_ids = [row['id'] for row in rows if row['kept']]
+    return _adopted(kept_ids, refusals, bank), rows
 
 # %% ../../nbs/10_skills.evolution.ipynb #632478f6
 @dataclass
 class Experience:
     "What an evolution round may learn from"
-    seen:list            # Trajectories of games that were played with the bank since the last round
+    recent:list          # Trajectories of games that were played with the bank since the last round
     evidence:list = ()   # Earlier trajectories that the teacher may use as well
     held_out:Iterable[str] = () # Ids of games kept for the final test
     elsewhere:dict = field(default_factory=dict) # From `effects_by_form`, of other banks of the world
 
 def _keep_apart(experience:Experience)->None:
     "ValueError if a game was played that is held out for the final test"
-    played = {t.game for t in [*experience.evidence, *experience.seen]}
-    leaked = sorted(played & set(experience.held_out))
-    if leaked:
-        raise ValueError(f'the evidence has an episode of {leaked[0]!r}, '
+    games = {t.game for t in [*experience.evidence, *experience.recent]}
+    leaks = sorted(games & set(experience.held_out))
+    if leaks:
+        raise ValueError(f'the evidence has an episode of {leaks[0]!r}, '
                          'which is held out for the final test: leave it out')
 
 # %% ../../nbs/10_skills.evolution.ipynb #8ca6978e
@@ -134,14 +135,15 @@ def _places(o):
     "Thing and place of each place that an entry names"
     return [(fact.about.lower(), fact.value.lower()) for fact in facts_of(o) if fact.kind == 'place']
 
-def _doubt(bank, known, now, reader):
-    "Put places on probation that nobody has tried and the episodes `known` speak against; a row for each"
+def _doubt(bank, trajectories, now, reader):
+    "Put places on probation that nobody has tried and `trajectories` speak against; a row for each"
     if now.config.gate != 'probation' or reader is None:
         return []
-    untried = [o for o in bank.items('active') if not (o.stats.get('groups') or 'proved' in o.provenance)]
-    against = counterevidence([place for o in untried for place in _places(o)], visits_of(known, reader))
+    candidates = [o for o in bank.items('active') if not (o.stats.get('groups') or 'proved' in o.provenance)]
+    places = [place for o in candidates for place in _places(o)]
+    against = counterevidence(places, visits_of(trajectories, reader))
     rows = []
-    for o in untried:
+    for o in candidates:
         why = '; '.join(against[place] for place in _places(o) if place in against)
         if why:
             o.status = PROBATION
@@ -161,22 +163,22 @@ def evolve(
     "One round: where the policy fails, and what of the teacher's answer held up"
     config = config or EvolutionConfig()
     _keep_apart(experience)
-    seen = list(experience.seen)
-    known = [*experience.evidence, *seen]
-    weak, failures, diagnosis = _diagnose(seen, config) # What goes wrong, and what to study
-    category_of = {t.id: t.category for t in known}
+    recent = list(experience.recent)
+    trajectories = [*experience.evidence, *recent]
+    weak, failures, diagnosis = _diagnose(recent, config) # What goes wrong, and what to study
+    category_of = {t.id: t.category for t in trajectories}
     now = Round(weak, config, category_of, router)
-    counted = with_counts(bank, seen)
-    in_doubt = _doubt(counted, known, now, reader) # What the episodes saw
-    counted, verdicts = _settled(counted, experience, now) # What the trials say
+    counted_bank = with_counts(bank, recent)
+    in_doubt = _doubt(counted_bank, trajectories, now, reader) # What the episodes saw
+    counted_bank, changes = _settled(counted_bank, experience, now) # What the trials say
     # What the teacher proposes
     teacher = as_teacher(teacher or OfflineTeacher(), 'propose')
-    asked = _ask(teacher, counted, failures, known, weak, config.max_new_skills)
-    new, rows = _try_all(asked, counted, now) # The next version
+    proposals = _ask(teacher, counted_bank, failures, trajectories, weak, config.max_new_skills)
+    new, rows = _try_all(proposals, counted_bank, now) # The next version
     new, more = _settled(new, experience, now) # What is like others that helped need not wait
-    before, after = (b.metadata.get('version', 0) for b in (counted, new))
-    kept = [row['id'] for row in rows if row['kept']]
-    refused = [{key: row[key] for key in ('principle', 'reason')} for row in rows if not row['kept']]
+    before, after = (b.metadata.get('version', 0) for b in (counted_bank, new))
+    kept_ids = [row['id'] for row in rows if row['kept']]
+    refusals = [{key: row[key] for key in ('principle', 'reason')} for row in rows if not row['kept']]
     return new, dict(rule=config.gate, threshold=config.evolution_threshold) | diagnosis | dict(
-        proposals=rows, kept=kept, refused=refused, version_before=before, version_after=after,
-        verdicts=in_doubt + verdicts + more)
+        proposals=rows, kept=kept_ids, refused=refusals, version_before=before, version_after=after,
+        verdicts=in_doubt + changes + more)

@@ -114,8 +114,7 @@ def carried_fact(
     entry:object, # A skill or a mistake of a bank
 )->Fact|None: # None where it carries none; ValueError where that is none of ours
     "The fact that `entry` carries beside its words"
-    fact = getattr(entry, 'fact', None)
-    return read_fact(fact) if fact else None
+    return read_fact(entry.fact) if entry.fact else None
 
 def facts_of(
     entry:object, # A skill or a mistake of a bank

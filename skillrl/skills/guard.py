@@ -38,16 +38,16 @@ _leet = re.compile(r'(?=[\w@$]{0,30}[a-z])(?=[\w@$]{0,30}[0-9@$])[\w@$]+')
 _digits = [str.maketrans('0134578@$', letters) for letters in ('oieastbas', 'oleastbas')]
 
 def _without_accents(text):
-    decomposed = unicodedata.normalize('NFKD', text.casefold())
-    return ''.join(c for c in decomposed if not unicodedata.combining(c))
+    letters = unicodedata.normalize('NFKD', text.casefold())
+    return ''.join(c for c in letters if not unicodedata.combining(c))
 
 def _views(text):
     "`text` in the spellings that rules look at, the text itself first"
     visible = _visible(text)
     plain = _without_accents(visible).translate(_alike)
-    joined = _spelled.sub(lambda m: re.sub(r'[\W_]', '', m[0]), plain)
-    as_letters = [_leet.sub(lambda m: m[0].translate(table), joined) for table in _digits]
-    return list(dict.fromkeys([text, visible, plain, joined, *as_letters]))
+    unspaced = _spelled.sub(lambda m: re.sub(r'[\W_]', '', m[0]), plain)
+    as_letters = [_leet.sub(lambda m: m[0].translate(table), unspaced) for table in _digits]
+    return list(dict.fromkeys([text, visible, plain, unspaced, *as_letters]))
 
 # %% ../../nbs/skills/04_guard.ipynb #eb21976b
 _RULES, _EXAMPLES = {}, {}
@@ -297,8 +297,8 @@ _joiner = re.compile(f'(?<=[{_script}])[\u200c\u200d](?=[{_script}])'
                      f'|(?<=[{_emoji}])\ufe0f?\u200d(?=[{_emoji}])|(?<=[{_emoji}])\ufe0f')
 
 def _risks_of(passage):
-    seen = _views(_joiner.sub('', passage))
-    return [risk for risk in _RISKS if any(map(_RULES[risk].search, seen))]
+    spellings = _views(_joiner.sub('', passage))
+    return [risk for risk in _RISKS if any(map(_RULES[risk].search, spellings))]
 
 # %% ../../nbs/skills/04_guard.ipynb #5bfc2e43
 def _passages(text):
@@ -307,11 +307,11 @@ def _passages(text):
     one_line = [' '.join(p.split()) for p in paragraphs]
     return dict.fromkeys([*text.split('\n'), *one_line])
 
-def rejection_reasons(text:str, known:str='')->list: # Names of `_RISKS`, empty for what can be let in
-    "Why `text` of an edit or a skill is not to be trusted, but for the `known` that stands there already"
-    old = _passages(known)
-    found = {risk for p in _passages(text) if p not in old for risk in _risks_of(p)}
-    return [risk for risk in _RISKS if risk in found]
+def rejection_reasons(text:str, old_text:str='')->list: # Names of `_RISKS`, empty for what can be let in
+    "Why `text` of an edit or a skill is not to be trusted, but for the `old_text` that is there already"
+    old = _passages(old_text)
+    risks = {risk for p in _passages(text) if p not in old for risk in _risks_of(p)}
+    return [risk for risk in _RISKS if risk in risks]
 
 # %% ../../nbs/skills/04_guard.ipynb #58156c20
 _escaped = re.compile(f'[<>`{HIDDEN}]')
@@ -328,9 +328,9 @@ def as_data(
 )->str: # One line; `json.loads` gives the text back
     "Untrusted `text` as a quotation that nothing in it can end"
     text = str(text)
-    quoted = _escaped.sub(_code, _quoted(text[:limit]))
-    omitted = len(text) - limit
-    return f'{quoted} ({omitted} characters omitted)' if omitted > 0 else quoted
+    quotation = _escaped.sub(_code, _quoted(text[:limit]))
+    excess = len(text) - limit
+    return f'{quotation} ({excess} characters omitted)' if excess > 0 else quotation
 
 # %% ../../nbs/skills/04_guard.ipynb #064e67bd
 _was_seen = re.compile( # Evidence, which claims nothing for all goals
@@ -339,8 +339,8 @@ _was_seen = re.compile( # Evidence, which claims nothing for all goals
 
 def suspicions(text:object)->list[str]: # Names of rules, in their order; empty for plain advice
     "What `text` contains that advice does not"
-    seen = [_was_seen.sub('', view) for view in _views(str(text)[:1001])]
-    return [name for name, pattern in _RULES.items() if any(map(pattern.search, seen))]
+    spellings = [_was_seen.sub('', view) for view in _views(str(text)[:1001])]
+    return [name for name, pattern in _RULES.items() if any(map(pattern.search, spellings))]
 
 # %% ../../nbs/skills/04_guard.ipynb #378cb72a
 LIMITS = dict(title=80, principle=400, when_to_apply=300,
@@ -390,11 +390,11 @@ def examine(o:Entry)->list[str]: # Sentences, empty if there is nothing against 
 # %% ../../nbs/skills/04_guard.ipynb #28b6e7c3
 def _harmless(o):
     "`o` as it can be kept for inspection"
-    kept = {k: _clean(getattr(o, k), LIMITS[k]) for k in LIMITS if k in vars(o)}
+    texts = {k: _clean(getattr(o, k), LIMITS[k]) for k in LIMITS if k in vars(o)}
     category = o.category if _is_plain_name(o.category) else 'general'
-    if getattr(o, 'fact', None):
-        kept['fact'] = {}
-    return replace(o, extra={}, category=category, **kept)
+    if o.fact:
+        texts['fact'] = {}
+    return replace(o, extra={}, category=category, **texts)
 
 # %% ../../nbs/skills/04_guard.ipynb #82a98277
 def examined(o:Entry)->Entry: # A copy, without suspicious goals, and without an id that is no plain name
@@ -425,13 +425,13 @@ def _sentences(v):
     "Texts of 30 characters or more in the JSON value `v`, in one spelling"
     return {' '.join(text.casefold().split()) for text in texts_in(v) if len(text) >= 30}
 
-def repeats_example(said:object, prompt:str)->bool:
-    "Does the JSON value `said` hold a sentence of the example in `prompt`?"
-    return not _sentences(said).isdisjoint(_sentences(_example_in(prompt)))
+def repeats_example(answer:object, prompt:str)->bool:
+    "Does the JSON value `answer` hold a sentence of the example in `prompt`?"
+    return not _sentences(answer).isdisjoint(_sentences(_example_in(prompt)))
 
-def fits_example(said:object, prompt:str)->bool:
-    "Has the JSON value `said` the fields of the example in `prompt`, or none, and no sentence of it?"
+def fits_example(answer:object, prompt:str)->bool:
+    "Has the JSON value `answer` the fields of the example in `prompt`, or none, and no sentence of it?"
     fields = set.intersection(*map(set, objects_in(_example_in(prompt))))
-    objects = objects_in(said)
-    alike = any(fields <= o.keys() for o in objects) or said in ([], dict(items=[]))
-    return alike and not repeats_example(said, prompt)
+    objects = objects_in(answer)
+    alike = any(fields <= o.keys() for o in objects) or answer in ([], dict(items=[]))
+    return alike and not repeats_example(answer, prompt)

@@ -41,18 +41,18 @@ def _verb(part):
 def _chain(m):
     "The verbs of a memory's planning pattern, whatever their spelling"
     bare = re.sub(r'\[[^\]]*\]', '', m.planning_pattern)
-    spaced = re.sub(r'(?<=[a-z])(?=[A-Z])|_', ' ', bare)
-    verbs = map(_verb, spaced.split('->'))
+    words = re.sub(r'(?<=[a-z])(?=[A-Z])|_', ' ', bare)
+    verbs = map(_verb, words.split('->'))
     return tuple(verb for verb, _ in groupby(verbs) if verb)
 
 # %% ../../nbs/skills/11_memories.ipynb #3a616b2a
 def _routines(memories, reader):
     "For each category the commonest chain of verbs, where two won memories show it"
-    ways = defaultdict(lambda: defaultdict(list))
+    orders = defaultdict(lambda: defaultdict(list))
     for m in select(memories, success=True):
-        ways[m.category][_chain(m)].append(_memory_case(m))
+        orders[m.category][_chain(m)].append(_memory_case(m))
     out = []
-    for category, its in ways.items():
+    for category, its in orders.items():
         its.pop((), None)
         if any(len(cases) > 1 for cases in its.values()):
             out.append(procedure(category, reader.aim(category), its))
@@ -78,20 +78,20 @@ _ALIKE = .25 # Cosine above which two mistakes are one
 
 def _recurring(memories):
     "What lost episodes of several tasks have in common"
-    lost = select(memories, success=False)
-    said = []
-    for m in lost:
+    losses = select(memories, success=False)
+    warnings = []
+    for m in losses:
         for x in m.mistakes:
             when = _abstract(x.get('trigger_condition') or '')
             bad = _abstract(x.get('bad_action') or '')
             if bad and len(when) <= 200 and len(bad) <= 300:
-                said.append(_mistake(m, when, bad))
-    kept, _ = merge_rewordings(said, said, _ALIKE)
-    common = [o for o in kept if len(o.source_tasks) > 1]
+                warnings.append(_mistake(m, when, bad))
+    leaders, _ = merge_rewordings(warnings, warnings, _ALIKE)
+    common = [o for o in leaders if len(o.source_tasks) > 1]
     for o in common:
-        if len({m.category for m in lost if m.goal in o.source_tasks}) > 1:
+        if len({m.category for m in losses if m.goal in o.source_tasks}) > 1:
             o.category = 'general'
-        o.why_it_happens = f'{support(o)} of {len(lost)} lost episodes did so. {o.why_it_happens}'
+        o.why_it_happens = f'{support(o)} of {len(losses)} lost episodes did so. {o.why_it_happens}'
     return rank_by_support(common)[:12]
 
 # %% ../../nbs/skills/11_memories.ipynb #1870613a
@@ -104,12 +104,12 @@ def bank_from_memories(
 )->SkillBank:
     "A bank of what `memories` have in common"
     memories = [replace(m, category=router(m.goal)) for m in memories]
-    won, lost = select(memories, success=True), select(memories, success=False)
+    wins, losses = select(memories, success=True), select(memories, success=False)
     if teacher:
-        groups = [its[:most] for side in (won, lost) for its in by_category(side).values()]
+        groups = [its[:most] for side in (wins, losses) for its in by_category(side).values()]
         items = teacher.distill(_memory_case(m) for its in groups for m in its)
     else:
         items = _routines(memories, reader or EpisodeReader()) + _recurring(memories)
-    bank = SkillBank(metadata=dict(memories=len(memories), won=len(won), version=0))
+    bank = SkillBank(metadata=dict(memories=len(memories), won=len(wins), version=0))
     consolidate(bank, items, router=router)
     return bank

@@ -76,37 +76,37 @@ class Retrieved:
         return [o.id for o in self.items()]
 
 # %% ../../nbs/05_skills.retrieval.ipynb #fd0bc5e3
-def _official_block(found:Retrieved)->str:
-    "What the official prompt shows of `found`"
-    what = 'Task-Relevant' if found.scores else found.category.replace('_', ' ').title()
-    described = [o for o in found.mistakes if o.description]
-    parts = {'General Principles': found.general, f'{what} Skills': found.task_specific,
-             'Mistakes to Avoid': described}
-    filled = {heading: items for heading, items in parts.items() if items}
-    blocks = ['\n'.join([f'### {heading}', *map(_bullet, items)]) for heading, items in filled.items()]
+def _official_block(retrieval:Retrieved)->str:
+    "What the official prompt shows of `retrieval`"
+    what = 'Task-Relevant' if retrieval.scores else retrieval.category.replace('_', ' ').title()
+    mistakes = [o for o in retrieval.mistakes if o.description]
+    parts = {'General Principles': retrieval.general, f'{what} Skills': retrieval.task_specific,
+             'Mistakes to Avoid': mistakes}
+    sections = {heading: items for heading, items in parts.items() if items}
+    blocks = ['\n'.join([f'### {heading}', *map(_bullet, items)]) for heading, items in sections.items()]
     return '\n\n'.join(blocks) or 'No relevant skills found for this task.'
 
-def _fact_lines(item, found):
-    "The facts of `item` in the world's words, of several those that the task of `found` is about"
-    asked = terms(found.task).keys()
-    facts = [replace(f, about=found.names.get(stem(f.about), f.about)) for f in facts_of(item)]
-    fitting = [f for f in facts if stem(f.about) in asked]
+def _fact_lines(item, retrieval):
+    "The facts of `item` in the world's words, of several those that the task of `retrieval` is about"
+    task_terms = terms(retrieval.task).keys()
+    facts = [replace(f, about=retrieval.names.get(stem(f.about), f.about)) for f in facts_of(item)]
+    fitting = [f for f in facts if stem(f.about) in task_terms]
     return [f.sentence for f in fitting or facts[:1]]
 
-def render(found:Retrieved)->list[str]:
-    "What a prompt shows of `found`: a line for each item or each fact, or the lines of the official block"
-    if found.show == 'official':
-        return _official_block(found).split('\n')
-    if found.show == 'fact':
-        return [line for o in found.items() for line in _fact_lines(o, found)]
-    return [advice(o, found.show) for o in found.items()]
+def render(retrieval:Retrieved)->list[str]:
+    "What a prompt shows of `retrieval`: a line for each item or fact, or those of the official block"
+    if retrieval.show == 'official':
+        return _official_block(retrieval).split('\n')
+    if retrieval.show == 'fact':
+        return [line for o in retrieval.items() for line in _fact_lines(o, retrieval)]
+    return [advice(o, retrieval.show) for o in retrieval.items()]
 
 # %% ../../nbs/05_skills.retrieval.ipynb #1ad44841
-def _pools(items, categories, wanted):
-    "Of the items of a bank the skills of the categories in `wanted`, those for every task, and the mistakes"
+def _pools(items, categories, names):
+    "Of the items of a bank the skills of the categories in `names`, those for every task, and the mistakes"
     skills = [(o, category) for o, category in zip(items, categories) if not isinstance(o, Mistake)]
     general = [o for o, category in skills if category == 'general']
-    specific = [o for o, category in skills if category != 'general' and category in wanted]
+    specific = [o for o, category in skills if category != 'general' and category in names]
     return specific, general, [o for o in items if isinstance(o, Mistake)]
 
 # %% ../../nbs/05_skills.retrieval.ipynb #d5901663
@@ -151,8 +151,8 @@ class _LexicalRanker:
         self.index = TfIdf([p + list(map(terms, its)) for p, its in zip(passages, tasks)])
         self.words = [set(text) for text in texts]
         self.learnt_on = [set().union(*map(self.sought, its)) for its in tasks]
-        kept = [f.about for o in items for f in facts_of(o) if f.kind == 'place']
-        things = set().union(*self.learnt_on) | {stem(w) for w in router.things or kept}
+        place_words = [f.about for o in items for f in facts_of(o) if f.kind == 'place']
+        things = set().union(*self.learnt_on) | {stem(w) for w in router.things or place_words}
         self.things = [_about(o) & things for o in items]
 
     def sought(self, task:str)->set[str]:
@@ -167,10 +167,10 @@ class _LexicalRanker:
 
 # %% ../../nbs/05_skills.retrieval.ipynb #59b46349
 @patch
-def _fits(self:_LexicalRanker, i, similarity, asked, sought, category):
-    "Is the skill `i` for a task with the terms `asked` that needs what the terms `sought` name?"
+def _fits(self:_LexicalRanker, i, similarity, task_terms, sought, category):
+    "Is the skill `i` for a task with the terms `task_terms` that needs what the terms `sought` name?"
     words = self.words[i]
-    about_another = self.things[i] and not self.things[i] & asked
+    about_another = self.things[i] and not self.things[i] & task_terms
     if sought & words:
         return True
     if self.categories[i] == 'general':
@@ -179,8 +179,8 @@ def _fits(self:_LexicalRanker, i, similarity, asked, sought, category):
         return False
     if self.categories[i] == category:
         return True
-    is_related = words & asked or sought & self.learnt_on[i]
-    return is_related and not (self.procedure - asked) & words
+    is_related = words & task_terms or sought & self.learnt_on[i]
+    return is_related and not (self.procedure - task_terms) & words
 
 # %% ../../nbs/05_skills.retrieval.ipynb #6d9c0b58
 @patch
@@ -189,15 +189,15 @@ def __call__(self:_LexicalRanker,
     category:str, # Of the task, in the router's spelling
 )->tuple[tuple, dict]: # Specific skills, general ones and mistakes, best first; id → score
     "The items of the bank that fit `task`"
-    asked, sought = terms(task), self.sought(task)
+    task_terms, sought = terms(task), self.sought(task)
     scores, fitting = {}, set()
-    for i, similarity in enumerate(self.index(asked | {f'category:{category}': 1.0})):
-        names, learnt = (bool(sought & its[i]) for its in (self.words, self.learnt_on))
+    for i, similarity in enumerate(self.index(task_terms | {f'category:{category}': 1.0})):
+        names, was_learnt_there = (bool(sought & its[i]) for its in (self.words, self.learnt_on))
         id = self.items[i].id
-        scores[id] = similarity + (3*names + 2.5*learnt + 1.5*(self.categories[i] == category))
-        if self._fits(i, similarity, asked.keys(), sought, category):
+        scores[id] = similarity + (3*names + 2.5*was_learnt_there + 1.5*(self.categories[i] == category))
+        if self._fits(i, similarity, task_terms.keys(), sought, category):
             fitting.add(id)
-    kinds = [category if its & asked.keys() else own for its, own in zip(self.things, self.categories)]
+    kinds = [category if its & task_terms.keys() else own for its, own in zip(self.things, self.categories)]
     pools = _pools(self.items, kinds, kinds)
     fit = [[o for o in pool if o.id in fitting] for pool in pools]
     for pool in fit:
@@ -217,7 +217,7 @@ class _EmbeddingRanker:
         self.categories = categories
         self.threshold = threshold
         passages = [[self._passage(o, c), *map(str, o.source_tasks)] for o, c in zip(items, categories)]
-        texts = [text for found in passages for text in found]
+        texts = [text for texts_of_item in passages for text in texts_of_item]
         self.starts = [0, *accumulate(map(len, passages))][:-1]
         self.encoder = TfidfEncoder(texts) if encoder is None else encoder
         self.rows = unit_rows(self.encoder.encode(texts)) if texts else None
@@ -272,8 +272,8 @@ class _RetrievalSettings:
     @property
     def most_specific(self)->int|None:
         "Most task-specific skills, None for all"
-        ranked = self.mode in ('lexical', 'embedding')
-        return 6 if self.top_k is None and ranked else self.top_k
+        is_ranked = self.mode in ('lexical', 'embedding')
+        return 6 if self.top_k is None and is_ranked else self.top_k
 
 # %% ../../nbs/05_skills.retrieval.ipynb #364daa16
 def _ranker(settings, items, router, encoder):
@@ -335,16 +335,16 @@ def serving_category(self:Retriever,
 # %% ../../nbs/05_skills.retrieval.ipynb #8599c641
 def _within_budget(pools, room, show):
     "`pools` without the items whose lines find no room in `room` characters"
-    kept = []
+    fitting = []
     for pool in pools:
-        kept.append([])
+        fitting.append([])
         for o in pool:
             length = len(advice(o, show)) + 1
             if length > room:
                 continue
             room -= length
-            kept[-1].append(o)
-    return kept
+            fitting[-1].append(o)
+    return fitting
 
 # %% ../../nbs/05_skills.retrieval.ipynb #c7027637
 @patch
@@ -353,15 +353,15 @@ def retrieve(self:Retriever,
     category:str|None=None, # When known, in any spelling; otherwise, and in official mode, routed
 )->Retrieved:
     "What the prompt for `task` should show"
-    given = category and self.settings.mode != 'official'
-    category = self.router.canonical(category) if given else self.route(task)
+    is_known = category and self.settings.mode != 'official'
+    category = self.router.canonical(category) if is_known else self.route(task)
     pools, scores = self.rank(task, self.serving_category(category))
     caps = self.settings.most_specific, self.most_general, self.settings.top_k_mistakes
-    kept = [pool[:cap] for pool, cap in zip(pools, caps)]
+    selection = [pool[:cap] for pool, cap in zip(pools, caps)]
     if self.settings.prompt_chars is not None:
-        kept = _within_budget(kept, self.settings.prompt_chars, self.settings.show)
-    specific, general, mistakes = kept
-    scores = {o.id: scores[o.id] for pool in kept for o in pool if scores}
+        selection = _within_budget(selection, self.settings.prompt_chars, self.settings.show)
+    specific, general, mistakes = selection
+    scores = {o.id: scores[o.id] for pool in selection for o in pool if scores}
     return Retrieved(task, category, general, specific, mistakes, scores, self.settings.show, self.names)
 
 # %% ../../nbs/05_skills.retrieval.ipynb #5062845f

@@ -30,8 +30,8 @@ _SECTIONS = {'When to apply': 'when_to_apply', 'Why it happens': 'why_it_happens
 def _layout(o):
     "The body that we write for `o`"
     blocks = [f'# {" ".join(o.title.split())}', _plain_text(getattr(o, 'principle', ''))]
-    told = {heading: _plain_text(getattr(o, field, '')) for heading, field in _SECTIONS.items()}
-    blocks += [f'## {heading}\n\n{text}' for heading, text in told.items() if text]
+    texts = {heading: _plain_text(getattr(o, field, '')) for heading, field in _SECTIONS.items()}
+    blocks += [f'## {heading}\n\n{text}' for heading, text in texts.items() if text]
     return _plain_text('\n\n'.join(filter(None, blocks)))
 
 # %% ../../nbs/skills/05_skill_md.ipynb #f517318a
@@ -79,10 +79,10 @@ def _ours(o, name):
     return dict(name=name, description=_summary(o), metadata=meta, body=_layout(o))
 
 # %% ../../nbs/skills/05_skill_md.ipynb #0d1e5ecb
-def _read_visible(shown, name):
+def _read_visible(visible, name):
     "What a file says, read without its hidden line"
-    meta, about = shown['metadata'], shown.get('description', '')
-    title, lead, sections = _parse_body(shown['body'])
+    meta, about = visible['metadata'], visible.get('description', '')
+    title, lead, sections = _parse_body(visible['body'])
     title = title or name.replace('-', ' ').capitalize()
     category = meta.get('category') or 'general'
     if meta.get('kind') == 'mistake':
@@ -94,20 +94,20 @@ def _read_visible(shown, name):
         if not sections and _summary(o) != about:
             o.when_to_apply = _cut(about, LIMITS['when_to_apply'])
     ours = _ours(o, name)
-    own = {k: v for k, v in shown.items() if k != 'name' and ours.get(k) != v}
+    own = {k: v for k, v in visible.items() if k != 'name' and ours.get(k) != v}
     o.extra = dict(skill_md=own) if own else {}
     return o
 
 # %% ../../nbs/skills/05_skill_md.ipynb #cead80df
 def slug(
     id:str, # Any text
-    taken:Collection[str]=(), # Names not to use
+    other_names:Collection[str]=(), # Names not to use
 )->str: # Lower-case letters, digits and single hyphens
     "A folder name for `id`"
     plain = unicodedata.normalize('NFKD', id).encode('ascii', 'ignore').decode().lower()
     name = re.sub('[^a-z0-9]+', '-', plain).strip('-')[:56].strip('-') or 'skill'
-    numbered = (f'{name}-{i}' for i in itertools.count(2))
-    return next(n for n in itertools.chain([name], numbered) if n not in taken)
+    alternatives = (f'{name}-{i}' for i in itertools.count(2))
+    return next(n for n in itertools.chain([name], alternatives) if n not in other_names)
 
 # %% ../../nbs/skills/05_skill_md.ipynb #1d4c4bae
 _KEPT = dict(description=1024, license=1024, compatibility=500) # Field → most characters
@@ -126,8 +126,8 @@ def _visible_part(o, name):
         theirs['metadata'] = dict(meta)
     if isinstance(body, str):
         theirs['body'] = _plain_text(body)
-    told, said = (vars(x) for x in (_read_visible(ours | theirs, name), o))
-    same = all(told.get(k) == said[k] for k in (*LIMITS, 'category') if k in said)
+    reread, original = (vars(x) for x in (_read_visible(ours | theirs, name), o))
+    same = all(reread.get(k) == original[k] for k in (*LIMITS, 'category') if k in original)
     return ours | theirs if same else ours
 
 # %% ../../nbs/skills/05_skill_md.ipynb #59806472
@@ -137,13 +137,13 @@ def to_text(
 )->str: # TypeError if `o` holds what JSON cannot
     "The file `SKILL.md` for `o`"
     front = _visible_part(o, name)
-    told = vars(_read_visible(front, name))
+    visible = vars(_read_visible(front, name))
     body = front.pop('body')
-    untold = {k: v for k, v in vars(o).items() if k != 'status' and told.get(k) != v}
-    hidden = json.dumps(json.loads(to_json(untold)))
+    unseen = {k: v for k, v in vars(o).items() if k != 'status' and visible.get(k) != v}
+    hidden_json = json.dumps(json.loads(to_json(unseen)))
     if o.status == PROBATION:
         front['metadata']['status'] = PROBATION
-    front['metadata']['skillrl'] = hidden.replace('--', r'-\u002d')
+    front['metadata']['skillrl'] = hidden_json.replace('--', r'-\u002d')
     lines = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=float('inf'))
     return f'---\n{lines}---\n\n{body}\n'
 
@@ -157,17 +157,17 @@ class _Loader(yaml.BaseLoader):
 
 def _yaml_map(text):
     try:
-        found = yaml.load(text, _Loader)
+        fields = yaml.load(text, _Loader)
     except RecursionError:
         raise ValueError('the YAML part is nested too deeply: mend or shorten it') from None
     except (yaml.YAMLError, OverflowError) as e: # Of a character that does not exist
         mark = getattr(e, 'problem_mark', None)
         where = f' at line {mark.line + 2}' if mark else ''
-        told = f'the part between the --- lines is not valid YAML{where}: put values with a colon in quotes'
-        raise ValueError(told) from None
-    if not isinstance(found, dict):
+        raise ValueError(f'the part between the --- lines is not valid YAML{where}: '
+                         'put values with a colon in quotes') from None
+    if not isinstance(fields, dict):
         raise ValueError('the part between the --- lines should be lines of the form `key: value`')
-    return found
+    return fields
 
 # %% ../../nbs/skills/05_skill_md.ipynb #d9a1c252
 def split_text(text:str)->tuple[dict, str]: # Fields, body; ValueError if they cannot be told apart
@@ -180,8 +180,8 @@ def split_text(text:str)->tuple[dict, str]: # Fields, body; ValueError if they c
     front['metadata'] = front.get('metadata') or {}
     if not isinstance(front['metadata'], dict):
         raise ValueError('`metadata` should be a map from text to text')
-    told = {k: front['metadata'].get(k, '') for k in ('category', 'kind', 'skillrl')}
-    for k, v in (told | dict(description=front.get('description', ''))).items():
+    texts = {k: front['metadata'].get(k, '') for k in ('category', 'kind', 'skillrl')}
+    for k, v in (texts | dict(description=front.get('description', ''))).items():
         if not isinstance(v, str):
             raise ValueError(f'`{k}` should be text')
     return front, text[parts.end():].strip()
@@ -216,14 +216,14 @@ def from_text(
 )->Skill|Mistake: # ValueError, in one sentence, if the file cannot be read
     "The inverse of `to_text`, for files of any origin"
     front, body = split_text(text)
-    hidden = front['metadata'].pop('skillrl', '')
-    shown = front | dict(name=name, body=body)
-    o = _read_visible(shown, name)
-    if not hidden:
+    hidden_json = front['metadata'].pop('skillrl', '')
+    visible = front | dict(name=name, body=body)
+    o = _read_visible(visible, name)
+    if not hidden_json:
         o.provenance = dict(origin=f'{name}/SKILL.md')
-    d = _hidden_json(hidden or '{}')
+    d = _hidden_json(hidden_json or '{}')
     exact = _with_fields(o, d)
-    if _visible_part(exact, name) == shown:
+    if _visible_part(exact, name) == visible:
         return exact
     unseen = {k: v for k, v in d.items() if k not in (*LIMITS, 'category')}
     further = {k: v for k, v in exact.extra.items() if k != 'skill_md'}
@@ -322,20 +322,20 @@ _HEADS_AND_RULES = re.compile(r'^[ \t]*(#{1,6}[ \t]+|[-*_]{3,}[ \t]*$)', re.M)
 def _suspicions_of_rest(extra):
     "What is suspicious in the text in `extra`, in pieces that `suspicions` reads to the end"
     text = '\n'.join(t for t in texts_in(extra) if t not in _FIELDS)
-    text, found = _HEADS_AND_RULES.sub('', text), {}
+    text, suspicions_of_text = _HEADS_AND_RULES.sub('', text), {}
     for i in range(0, len(text), 890):
         before = ', ' if i else '' # A cut begins no line
-        found |= dict.fromkeys(suspicions(before + text[i:i + 990]))
-    return [f'the rest of the file contains {s}' for s in found if s != 'too much text']
+        suspicions_of_text |= dict.fromkeys(suspicions(before + text[i:i + 990]))
+    return [f'the rest of the file contains {s}' for s in suspicions_of_text if s != 'too much text']
 
 def _add_examined(bank, o):
     "Add `o` to `bank` under an id that is free there: active, on probation if it says so, or quarantined"
     if bank.get(o.id) or o.id in bank.removed:
         o = with_id(o, '')
-    told = _suspicions_of_rest(o.extra)
+    reasons = _suspicions_of_rest(o.extra)
     new = examined(replace(o, extra={}))
-    if told:
-        quarantine(new, [*new.provenance.get('quarantined', []), *told])
+    if reasons:
+        quarantine(new, [*new.provenance.get('quarantined', []), *reasons])
     new.extra = o.extra
     if new.status == 'active' and PROBATION in texts_in(o.extra):
         new.status = PROBATION

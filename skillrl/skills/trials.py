@@ -16,7 +16,8 @@ from fastcore.basics import patch
 from functools import partial
 from statistics import NormalDist
 from ..core.config import EvolutionConfig
-from .bank import count_episode, Entry, PROBATION, Proposal, retire, SkillBank, with_id
+from .bank import (
+    count_episode, Entry, PROBATION, Proposal, retire, SkillBank, trial_counts, with_id)
 from .consolidation import fact_words, normal, subject_of, twin_of
 from .embedding import stem
 from .evidence import EpisodeReader
@@ -43,19 +44,19 @@ class TrialRetriever:
     "A retriever for one try, which leaves some of the entries out"
     def __init__(self,
         retriever:object, # Of the bank from `on_trial`
-        hidden:Iterable[str]=(), # Ids that this try does without
-        tried:Iterable[str]=(),  # Ids that the other tries of its group may differ in
+        hidden_ids:Iterable[str]=(), # Ids that this try does without
+        trial_ids:Iterable[str]=(),  # Ids that the other tries of its group may differ in
     ):
         self.retriever = retriever
-        self.hidden, self.tried = frozenset(hidden), list(tried)
+        self.hidden, self.tried = frozenset(hidden_ids), list(trial_ids)
 
     def retrieve(self, task:str, category:str|None=None)->Retrieved:
         "What the prompt for `task` should show"
-        found = self.retriever.retrieve(task, category)
+        retrieval = self.retriever.retrieve(task, category)
         def rest(items:list)->list:
             return [o for o in items if o.id not in self.hidden]
-        return replace(found, general=rest(found.general), task_specific=rest(found.task_specific),
-                       mistakes=rest(found.mistakes))
+        lists = {name: rest(getattr(retrieval, name)) for name in ('general', 'task_specific', 'mistakes')}
+        return replace(retrieval, **lists)
 
 # %% ../../nbs/skills/10_trials.ipynb #8ec0768f
 _LEAD = 2 # Groups that an entry may be tried more often than its rivals while it has helped
@@ -63,9 +64,8 @@ _LEAD = 2 # Groups that an entry may be tried more often than its rivals while i
 def _behind_rivals(entries):
     "Ids of what is on probation and has to wait, for a rival was tried less or has helped so far"
     def turn(o:Entry)->int:
-        count = Counter(o.stats)
-        ahead = count['wins_with']*count['tries_without'] > count['wins_without']*count['tries_with']
-        return count['groups'] - _LEAD*ahead
+        (wins, tries), (wins_without, tries_without) = (trial_counts(o, arm) for arm in ('with', 'without'))
+        return o.stats.get('groups', 0) - _LEAD*(wins*tries_without > wins_without*tries)
     waiting = set()
     first = {}
     for o in sorted(entries, key=turn):
@@ -83,16 +83,16 @@ def draw_trials(
     "Who does without what in one group"
     entries = list(entries)
     waiting = _behind_rivals(entries) if size > 1 else set()
-    hidden = [set(waiting) for _ in range(size)]
-    tried = []
+    hidden_ids = [set(waiting) for _ in range(size)]
+    trial_ids = []
     for o in entries:
         rng = random.Random(f'{seed}/{o.id}')
         if size < 2 or o.id in waiting or o.status != PROBATION and rng.random() >= share:
             continue
-        tried.append(o.id)
+        trial_ids.append(o.id)
         for k in rng.sample(range(size), size//2):
-            hidden[k].add(o.id)
-    return hidden, tried
+            hidden_ids[k].add(o.id)
+    return hidden_ids, trial_ids
 
 # %% ../../nbs/skills/10_trials.ipynb #7f920549
 def with_counts(
@@ -103,8 +103,8 @@ def with_counts(
     bank = deepcopy(bank)
     groups = defaultdict(set)
     for t in trajs:
-        shown = {i for step in t.steps for i in step.skills}
-        count_episode(filter(None, map(bank.get, shown)), bool(t.success))
+        prompt_ids = {i for step in t.steps for i in step.skills}
+        count_episode(filter(None, map(bank.get, prompt_ids)), bool(t.success))
         if t.metadata.get('told'): # That may have won it
             continue
         for o in filter(None, map(bank.get, t.metadata.get('tried', ()))):
@@ -112,10 +112,10 @@ def with_counts(
             for key, n in ((f'tries_{arm}', 1), (f'wins_{arm}', int(bool(t.success)))):
                 o.stats[key] = o.stats.get(key, 0) + n
             groups[o.id].add((t.metadata['group'], t.category, t.game))
-    for id, found in groups.items():
+    for id, group_keys in groups.items():
         o = bank.get(id)
-        o.stats['groups'] = o.stats.get('groups', 0) + len(found)
-        places = {tuple(place) for place in o.provenance.get('tried_in', [])} | {g[1:] for g in found}
+        o.stats['groups'] = o.stats.get('groups', 0) + len(group_keys)
+        places = {tuple(place) for place in o.provenance.get('tried_in', [])} | {g[1:] for g in group_keys}
         o.provenance = o.provenance | dict(tried_in=[list(place) for place in sorted(places)])
     return bank
 
@@ -136,7 +136,7 @@ def _measured_effect(o:Entry)->_Effect|None: # None while one of the arms is emp
     mean = 0.
     var = 0.
     for arm, sign in (('with', 1), ('without', -1)):
-        n, wins = (o.stats.get(f'{what}_{arm}', 0) for what in ('tries', 'wins'))
+        wins, n = trial_counts(o, arm)
         if not n:
             return None
         p = (wins + 1)/(n + 2)
@@ -153,11 +153,11 @@ def form(
     facts = facts_of(o)
     if facts and facts[0].kind in ('place', 'before', 'steps'):
         return facts[0].kind
-    said = re.findall(r'[a-z]+|\d+', advice(o).lower())
-    kept = ['_' if w.isdigit() or stem(w) in words else w for w in said]
-    return re.sub(r'_(?: _)+', '_', ' '.join(kept))
+    words_of_advice = re.findall(r'[a-z]+|\d+', advice(o).lower())
+    blanks = ['_' if w.isdigit() or stem(w) in words else w for w in words_of_advice]
+    return re.sub(r'_(?: _)+', '_', ' '.join(blanks))
 
-def _heard(bank, router):
+def _effects(bank, router):
     "The form of each entry of `bank`, and the effect of those that were tried"
     items = bank.items()
     words = fact_words(items, router)
@@ -172,7 +172,7 @@ def effects_by_form(
     "What was measured of sentences of each form"
     out = defaultdict(list)
     for bank in banks:
-        for _, its_form, effect in _heard(bank, router):
+        for _, its_form, effect in _effects(bank, router):
             if effect:
                 out[its_form].append(effect)
     return dict(out)
@@ -185,8 +185,8 @@ def _between(others:Sequence[_Effect])->float:
     weights = [1/e.var for e in others]
     total = sum(weights)
     mean = sum(w*e.mean for w, e in zip(weights, others))/total
-    spread = sum(w*(e.mean - mean)**2 for w, e in zip(weights, others)) - (len(others) - 1)
-    return max(_NOTHING_KNOWN, spread/(total - sum(w*w for w in weights)/total))
+    excess = sum(w*(e.mean - mean)**2 for w, e in zip(weights, others)) - (len(others) - 1)
+    return max(_NOTHING_KNOWN, excess/(total - sum(w*w for w in weights)/total))
 
 def _mean_effect(others:Sequence[_Effect])->tuple[_Effect, float]:
     "The mean effect of a form of which `others` were measured, and the variance between its sentences"
@@ -195,12 +195,12 @@ def _mean_effect(others:Sequence[_Effect])->tuple[_Effect, float]:
     precision = 1/_NOTHING_KNOWN + sum(weights)
     return _Effect(sum(w*e.mean for w, e in zip(weights, others))/precision, 1/precision), between
 
-def _combined(prior:_Effect, measured:_Effect|None)->_Effect:
+def _combined(prior:_Effect, own:_Effect|None)->_Effect:
     "What is known of an entry, when it was tried or not"
-    if measured is None:
+    if own is None:
         return prior
-    var = 1/(1/prior.var + 1/measured.var)
-    return _Effect(var*(prior.mean/prior.var + measured.mean/measured.var), var)
+    var = 1/(1/prior.var + 1/own.var)
+    return _Effect(var*(prior.mean/prior.var + own.mean/own.var), var)
 
 # %% ../../nbs/skills/10_trials.ipynb #8e47be3b
 _CLEAR = .005       # Chance that an interval fails at one look
@@ -221,48 +221,48 @@ def _widely_tried(o:Entry, router:Callable|None=None)->bool: # True for what is 
 
 # %% ../../nbs/skills/10_trials.ipynb #66bf6697
 @dataclass
-class _Known:
+class _Estimate:
     "What is known of one entry"
     effect:_Effect # Of its form and its own trials
-    vouched:bool   # Does its form help beyond doubt, and most likely this one too?
+    is_sure:bool   # Does its form help beyond doubt, and most likely this one too?
 
-def _known_effect(measured:_Effect|None, others:Sequence[_Effect])->_Known:
+def _estimate(own:_Effect|None, others:Sequence[_Effect])->_Estimate:
     "What trials of an entry itself, if there were any, and of `others` of its form say"
     mean, between = _mean_effect(others)
-    effect = _combined(_Effect(mean.mean, mean.var + between), measured)
-    return _Known(effect, mean.interval(_CLEAR)[0] > 0 and effect.interval(1/3)[0] > 0)
+    effect = _combined(_Effect(mean.mean, mean.var + between), own)
+    return _Estimate(effect, mean.interval(_CLEAR)[0] > 0 and effect.interval(1/3)[0] > 0)
 
 # %% ../../nbs/skills/10_trials.ipynb #f2522c3d
-def _verdict(o, known, router=None):
+def _new_status(o, estimate, router=None):
     "The status of `o`, which was tried, and the reason for retiring it"
-    effect, groups = known.effect, o.stats.get('groups', 0)
+    effect, groups = estimate.effect, o.stats.get('groups', 0)
     late = groups >= _ENOUGH_GROUPS
     if effect.interval(_LOSS)[1] < 0:
         return 'retired', f'it loses {-effect.mean:.2f} of the episodes that are shown it'
     if o.status == 'active' and 'proved' not in o.provenance:
         return 'active', ''
     helps = any([effect.interval(_CLEAR)[0] > 0, late and effect.mean >= _WORTH])
-    if known.vouched or helps and _widely_tried(o, router):
+    if estimate.is_sure or helps and _widely_tried(o, router):
         return 'active', ''
     if late and effect.mean < _WORTHLESS:
         return 'retired', f'{groups} groups did not show that it helps'
     return o.status, ''
 
 # %% ../../nbs/skills/10_trials.ipynb #9c69731b
-def _give_credit(o, known, given):
-    "Let `o`, which was never tried, be shown if its form vouches for it, the first of its rivals in `given`"
-    doubted = 'doubted' in o.provenance
-    if known.vouched and not doubted and given.setdefault(subject_of(o), o.id) == o.id:
-        o.provenance = o.provenance | dict(credit=f'others of its form win {known.effect.mean:.2f} more')
+def _give_credit(o, estimate, ids_by_subject):
+    "Let `o`, which was never tried, be shown if its form vouches for it, and no rival has credit"
+    is_doubtful = 'doubted' in o.provenance
+    if estimate.is_sure and not is_doubtful and ids_by_subject.setdefault(subject_of(o), o.id) == o.id:
+        o.provenance = o.provenance | dict(credit=f'others of its form win {estimate.effect.mean:.2f} more')
 
-def _decide(o, known, router):
+def _decide(o, estimate, router):
     "Give `o`, which was tried, its status; the row for the record, None where nothing changes"
-    status, reason = _verdict(o, known, router)
+    status, reason = _new_status(o, estimate, router)
     if status == o.status:
         return None
-    low, high = (round(x, 4) for x in known.effect.interval(_LOSS))
+    low, high = (round(x, 4) for x in estimate.effect.interval(_LOSS))
     row = dict(id=o.id, principle=advice(o), before=o.status, status=status, reason=reason,
-               effect=round(known.effect.mean, 4), low=low, high=high, groups=o.stats.get('groups', 0))
+               effect=round(estimate.effect.mean, 4), low=low, high=high, groups=o.stats.get('groups', 0))
     o.status = status
     if status == 'active':
         o.provenance = o.provenance | dict(proved='trials')
@@ -278,18 +278,18 @@ def settle_trials(
 )->tuple[SkillBank, list[dict]]: # A copy, and a row for each entry whose status changed
     "Decide on every entry by what is known of it"
     bank = deepcopy(bank)
-    rows, given = [], {}
-    heard = list(_heard(bank, router))
-    for o, its_form, measured in heard:
+    rows, ids_by_subject = [], {}
+    entries = list(_effects(bank, router))
+    for o, its_form, own in entries:
         o.provenance = {key: value for key, value in o.provenance.items() if key != 'credit'}
         if o.status not in ('active', PROBATION):
             continue
-        others = [e for p, f, e in heard if f == its_form and e and p is not o]
-        known = _known_effect(measured, [*others, *(elsewhere or {}).get(its_form, [])])
-        if measured:
-            rows.append(_decide(o, known, router))
+        others = [e for p, f, e in entries if f == its_form and e and p is not o]
+        estimate = _estimate(own, [*others, *(elsewhere or {}).get(its_form, [])])
+        if own:
+            rows.append(_decide(o, estimate, router))
         elif o.status == PROBATION:
-            _give_credit(o, known, given)
+            _give_credit(o, estimate, ids_by_subject)
     return bank, list(filter(None, rows))
 
 # %% ../../nbs/skills/10_trials.ipynb #d9089e22
@@ -297,29 +297,29 @@ _OLD = 32 # Episodes of a suite after which an entry that was shown is to be che
 
 class _Choice:
     "From which games a round chooses, and what is known of the entries that they are shown"
-    def __init__(self, games, retriever, reader, played):
+    def __init__(self, games, retriever, reader, trajectories):
         self.found = [(game, retriever.retrieve(game.task)) for game in games]
-        self.plays = Counter(t.category for t in played)
-        self.room_of = {t.task: reader.room(t) for t in played}
-        self.rooms = Counter(self.room_of[t.task] for t in played)
-        self.now = len(played)
+        self.plays = Counter(t.category for t in trajectories)
+        self.room_of = {t.task: reader.room(t) for t in trajectories}
+        self.rooms = Counter(self.room_of[t.task] for t in trajectories)
+        self.now = len(trajectories)
         self.last = {} # Id → number of the last episode that showed the entry, and whether that was won
-        for i, t in enumerate(played):
+        for i, t in enumerate(trajectories):
             self.last |= dict.fromkeys(t.steps[0].skills, (i, bool(t.success)))
 
     def served(self, pair):
         "How well the bank fits a game, but for what last lost one; then how often its category was played"
-        game, found = pair
-        trusted = [o.id for o in found.task_specific if self.last.get(o.id, (0, True))[1]]
-        best = max([found.scores.get(id, 0.) for id in trusted], default=0.)
+        game, retrieval = pair
+        reliable_ids = [o.id for o in retrieval.task_specific if self.last.get(o.id, (0, True))[1]]
+        best = max([retrieval.scores.get(id, 0.) for id in reliable_ids], default=0.)
         return best, self.plays[game.category]
 
 # %% ../../nbs/skills/10_trials.ipynb #d9089e23
 @patch
 def checked(self:_Choice, pair):
     "When the oldest entry of a game was shown, where that is long ago; then as `served`"
-    shown = [self.last[id][0] for id in pair[1].ids if id in self.last]
-    old = [number for number in shown if number <= self.now - _OLD]
+    episode_numbers = [self.last[id][0] for id in pair[1].ids if id in self.last]
+    old = [number for number in episode_numbers if number <= self.now - _OLD]
     return min(old, default=self.now), self.served(pair)
 
 @patch
@@ -336,11 +336,11 @@ def around(self:_Choice, pair):
 @patch
 def take(self:_Choice, key):
     "The game with the least `key`, which is chosen no more"
-    game, found = chosen = min(self.found, key=key)
-    self.found.remove(chosen)
+    game, retrieval = pair = min(self.found, key=key)
+    self.found.remove(pair)
     self.plays[game.category] += 1
     self.rooms[self.room(game)] += 1
-    self.last |= {id: (self.now, self.last.get(id, (0, True))[1]) for id in found.ids}
+    self.last |= {id: (self.now, self.last.get(id, (0, True))[1]) for id in retrieval.ids}
     return game
 
 # %% ../../nbs/skills/10_trials.ipynb #a1d222dc
@@ -349,13 +349,13 @@ def choose_games(
     n:int,                   # How many at most
     retriever:Retriever,     # Of the bank from `on_trial`
     reader:EpisodeReader,    # Of the world
-    played:Sequence[Trajectory], # In this suite, in their order
+    trajectories:Sequence[Trajectory], # In this suite, in their order
 )->tuple[list, list]: # Of categories in which nobody has won; then those to check or served least
     "What a round plays of `games`"
-    choice = _Choice(games, retriever, reader, played)
-    won = {t.category for t in played if t.success}
-    best = {game.category: (game, found) for game, found in sorted(choice.found, key=choice.served)}
-    first = [pair for category, pair in best.items() if category not in won][:n//2]
+    choice = _Choice(games, retriever, reader, trajectories)
+    won_categories = {t.category for t in trajectories if t.success}
+    best = {game.category: (game, retrieval) for game, retrieval in sorted(choice.found, key=choice.served)}
+    first = [pair for category, pair in best.items() if category not in won_categories][:n//2]
     choice.found = [pair for pair in choice.found if pair not in first]
     keys = choice.checked, choice.around
     rest = [choice.take(keys[k % 2]) for k in range(len(first), min(n, len(games)))]
@@ -370,16 +370,16 @@ def games_on_trial(
 )->list:
     "Which of `games` show what of `bank` is on probation, the least tried first"
     groups = {o.id: o.stats.get('groups', 0) for o in bank.items(PROBATION)}
-    found = [(game, groups.keys() & retriever.retrieve(game.task).ids) for game in games]
-    found = [pair for pair in found if pair[1]]
-    chosen = []
-    while found and len(chosen) < min(n, len(groups)):
-        game, ids = pair = min(found, key=lambda pair: min(map(groups.get, pair[1])))
-        found.remove(pair)
-        chosen.append(game)
+    candidates = [(game, groups.keys() & retriever.retrieve(game.task).ids) for game in games]
+    candidates = [pair for pair in candidates if pair[1]]
+    selection = []
+    while candidates and len(selection) < min(n, len(groups)):
+        game, ids = pair = min(candidates, key=lambda pair: min(map(groups.get, pair[1])))
+        candidates.remove(pair)
+        selection.append(game)
         for id in ids:
             groups[id] += 1
-    return chosen
+    return selection
 
 # %% ../../nbs/skills/10_trials.ipynb #22a3d12d
 @dataclass
@@ -443,12 +443,8 @@ def _supporting_trials(o):
     effect = _measured_effect(o)
     if effect is None or effect.mean <= 0:
         return ''
-    won = {}
-    for arm in ('with', 'without'):
-        wins = o.stats[f'wins_{arm}']
-        tries = o.stats[f'tries_{arm}']
-        won[arm] = f'{wins} of {tries}'
-    return f'its trials speak for {o.id}: {won["with"]} were won with it, {won["without"]} without'
+    records = ['{} of {}'.format(*trial_counts(o, arm)) for arm in ('with', 'without')]
+    return f'its trials speak for {o.id}: {records[0]} were won with it, {records[1]} without'
 
 # %% ../../nbs/skills/10_trials.ipynb #74062f63
 def _carry_out(
@@ -483,9 +479,9 @@ def _try_again(bank, olds, why):
     "Put on probation, instead of retiring it, what of `olds` is active and was never tried"
     for o in olds:
         if o.status == 'active' and _measured_effect(o) is None:
-            doubted = bank.get(o.id)
-            doubted.status = PROBATION
-            doubted.provenance = o.provenance | dict(doubted=why)
+            entry = bank.get(o.id)
+            entry.status = PROBATION
+            entry.provenance = o.provenance | dict(doubted=why)
 
 # %% ../../nbs/skills/10_trials.ipynb #fcfed2e7
 def consider(

@@ -157,7 +157,7 @@ def reads_facts_only(config:SkillRLConfig)->bool:
 
 def audience_of(config:SkillRLConfig)->str:
     "What a teacher is told of who reads its skills, in which form, and of where they hold"
-    from skillrl.skills.questions import prompt
+    from skillrl.skills.queries import prompt
     of, c = world(config.env.name), config.retrieval
     text = prompt('reader_facts' if reads_facts_only(config) else 'reader_words')
     forms = []

@@ -113,7 +113,7 @@ def _tell_experiments(group, experiment):
     most = [1] if len(group) > 1 else []
     told = [experiment(episode.start(), *most) for episode in group]
     for episode, lines in zip(group, told):
-        episode.told = lines
+        episode.experiment = lines
         episode.skills += lines
     return any(told)
 
@@ -245,8 +245,8 @@ def trial_trajectory(episode:Episode)->Trajectory: # ValueError if it is not ove
     t, shown = episode.trajectory(), episode.retriever
     for step, row in zip(t.steps, episode.rows):
         step.advantage = row.advantage
-    if episode.told:
-        t.metadata |= dict(told=episode.told)
+    if episode.experiment:
+        t.metadata |= dict(told=episode.experiment)
     if isinstance(shown, TrialRetriever):
         t.metadata |= dict(tried=shown.tried, hidden=sorted(shown.hidden), group=episode.group)
     return t
@@ -350,10 +350,10 @@ def evolve_on(
         games = _next_games(suite, 'val', config.env.test_tasks, number)
         seed = derive_seed(config.seed, 'evolve', number, suite.name)
         episodes = build_episodes(suite, games, bank, config)
-        experience.seen = play_episodes(policy, episodes, suite, config, seed)
+        experience.recent = play_episodes(policy, episodes, suite, config, seed)
     of = world(config.env.name)
     new, record = evolve(bank, experience, teacher or of.teacher(), config.evolution, of.router, of.reader())
-    return new, dict(round=number, suite=suite.name, steps=sum(map(len, experience.seen))) | record
+    return new, dict(round=number, suite=suite.name, steps=sum(map(len, experience.recent))) | record
 
 # %% ../../nbs/training/06_phases.ipynb #16afebad
 @dataclass
@@ -433,5 +433,5 @@ def evolve_bank(
         seen = found[suite.name]
     experience = experience_in(suite, config, seen, [*played])
     new, record = evolve_on(policy, suite, bank, config, experience, teacher, number)
-    played += experience.seen
+    played += experience.recent
     return new, record

@@ -24,7 +24,7 @@ from .builders import (
     build_client, build_episodes, build_ledger, build_local_policy, describe_reading, MISTAKES,
     reads_facts_only, reads_like_shipped, SKILL_CHARS, starting_weights, TEACHER_TOKENS)
 from .costs import Batch, fitting_lengths, run_memory, shape_of, told_memory
-from ..skills.teachers import LOST_PER_QUESTION, PER_QUESTION
+from ..skills.teachers import LOST_PER_QUERY, PER_QUERY
 from .phases import games_of_round, TRIES
 from .pipeline import conditions
 
@@ -79,14 +79,14 @@ def _run_phases(config:SkillRLConfig)->list[_Phase]: # ValueError if there is no
     during = before*len(learn)
     after = config.evolution.test_rounds(config.rl.iterations)*len(held_out)
     studied = max(config.evolution.max_analysis_deep, config.evolution.max_analysis_shallow)
-    asked, asked_after = (rounds*math.ceil(studied/LOST_PER_QUESTION) for rounds in (during, after))
+    asked, asked_after = (rounds*math.ceil(studied/LOST_PER_QUERY) for rounds in (during, after))
     played = rl.iterations*rl.tasks_per_iteration*rl.group_size*env.max_steps
     tries = 1 if before else TRIES
     games, more = games_of_round(env.test_tasks, tries)
     tried = after*(games*tries + more*TRIES)*env.collect_steps
     shown = len(conditions(len(held_out), config))
     tests = shown*len(held_out)*len(held_out[0].tests)*env.test_tasks
-    questions = suites*math.ceil(env.episodes/PER_QUESTION)
+    questions = suites*math.ceil(env.episodes/PER_QUERY)
     return [
         _Phase('collect', suites*env.episodes*env.collect_steps),
         _Phase('distill', calls=asks*questions),
