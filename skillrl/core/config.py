@@ -49,7 +49,7 @@ class AgentConfig:
     "What the policy reads, and how its replies are read"
     prompt:str = opt('auto', choices=('auto', 'ours', 'chat', 'official')) # `auto`: who plays decides
     history_length:int = opt(3, lo=0) # Past steps in a prompt; a chat policy sees all, the official code 2
-    decode:str = opt('free', choices=('free', 'admissible', 'once')) # What weights may write as a command
+    decode:str = opt('free', choices=('free', 'admissible', 'no_repeat')) # What weights may write as a command
     reply:str = opt('think+action', choices=('think+action', 'action')) # Form of a reply, in rows and prompts
     conversation:str = opt('rendered', choices=('rendered', 'appended')) # Prompts made anew, or one grows
 
