@@ -14,6 +14,7 @@ from itertools import count, product
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
+from ..agent.contract import ChatPolicy
 from .flags import BANK, free_folder, Invocation, Progress, TRAJECTORIES
 from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..sessions.session_logs import find_sessions, session_files
@@ -31,6 +32,7 @@ from ..skills.guard import as_data
 from ..sessions.habits import find_habits, write_candidates
 from ..skills.memories import bank_from_memories
 from ..skills.retrieval import advice
+from ..skills.teachers import LLMTeacher
 from ..skills.trials import put_on_probation
 from ..training.builders import (
     build_episodes, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
@@ -163,8 +165,10 @@ def harvest(args:Invocation)->None: # ValueError without a session, or if its ou
 # %% ../../nbs/cli/02_steps.ipynb #061b6dfb
 def _account(teacher):
     "What a teacher behind a server was asked, what of its answers was of use, and what a chat policy took"
-    if not hasattr(teacher, 'exchanges'):
-        return f'\n{teacher.chat.ledger}' if hasattr(teacher, 'chat') else ''
+    if isinstance(teacher, ChatPolicy):
+        return f'\n{teacher.chat.ledger}'
+    if not isinstance(teacher, LLMTeacher):
+        return ''
     queries = f'{counted(len(teacher.exchanges), "question")}, {len(teacher.unanswered)} unanswered'
     return f'\n{queries}, {counted(len(teacher.rejected), "object")} rejected; {teacher.chat.ledger}'
 
@@ -187,13 +191,13 @@ def _bank_of_memories(path, teacher):
     if len(worlds) > 1:
         raise ValueError(f'memories of {", ".join(worlds)} make one bank each: pass those of one world')
     where = world(worlds[0])
-    writer = teacher if hasattr(teacher, 'chat') else None
+    writer = teacher if isinstance(teacher, LLMTeacher) else None
     return bank_from_memories(memories, where.router, where.reader(), writer)
 
 # %% ../../nbs/cli/02_steps.ipynb #34a33617
 def _bank_of_sessions(trajs, teacher):
     "A bank on probation of what recurs in sessions, or of what a model says of them"
-    if not hasattr(teacher, 'chat'):
+    if not isinstance(teacher, LLMTeacher):
         return find_habits(trajs)
     return put_on_probation(distill_bank(trajs, teacher, router=lambda task: 'general'))
 
@@ -325,7 +329,7 @@ def evolve(args:Invocation)->None: # ValueError if the folder holds another bank
     config, suite = _start(args)
     folder = Path(args.output)
     teacher = build_teacher(config, folder/'teacher', args.fresh)
-    ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
+    ledger = teacher.chat.ledger if isinstance(teacher, LLMTeacher) else None
     policy = build_policy(config, ledger, folder/'policy', args.fresh)
     episodes = _past(folder, args.trajectories, config)
     bank = _first_version(args.skill_bank, folder)

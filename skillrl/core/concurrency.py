@@ -122,7 +122,7 @@ class Journal:
         self.path = Path(path) if path else None
         rows = JsonlLog(path).read([]) if path else [] # What a damaged line held is paid for again
         self.rows = {to_json(d.get('key')): to_json(d) for d in rows if 'value' in d} # Key, as JSON → line
-        self.claimed = set() # Keys whose cost is counted
+        self.counted_keys = set() # Keys whose cost is counted
         self._lock = Lock()
 
     def __len__(self):
@@ -147,20 +147,20 @@ def put(self:Journal,
     name = to_json(key)
     with self._lock:
         self.rows[name] = to_json(dict(key=key, value=value))
-        self.claimed.add(name)
+        self.counted_keys.add(name)
         if self.path:
             JsonlLog(self.path).append([dict(key=key, value=value)], sync=False)
 
 # %% ../../nbs/core/06_concurrency.ipynb #213bf049
 @patch
-def claim(self:Journal,
+def count_once(self:Journal,
     key:tuple|list, # Of something kept
 )->bool:            # True the first time
     "Is what `key` cost to be counted now?"
     name = to_json(key)
     with self._lock:
-        first = name not in self.claimed
-        self.claimed.add(name)
+        first = name not in self.counted_keys
+        self.counted_keys.add(name)
     return first
 
 # %% ../../nbs/core/06_concurrency.ipynb #2a9d3158
@@ -169,6 +169,6 @@ def clear(self:Journal)->None:
     "Forget everything, and remove the file"
     with self._lock:
         self.rows = {}
-        self.claimed = set()
+        self.counted_keys = set()
         if self.path:
             self.path.unlink(missing_ok=True)

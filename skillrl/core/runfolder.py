@@ -179,10 +179,9 @@ def _check_place(path, resume):
     if resume is False and path.exists() and any(f[0] != '.' for f in os.listdir(path)):
         raise FileExistsError(f'{path} already holds files: resume the run or choose another folder')
 
-def _plain_config(config):
+def _plain(config):
     "`config` as JSON would hold it; None stays None"
-    settings = config.to_dict() if hasattr(config, 'to_dict') else config
-    return json.loads(to_json(settings))
+    return json.loads(to_json(config))
 
 def _start(run, config):
     binding = config if run.binds is None else run.binds
@@ -201,14 +200,14 @@ class RunFolder(AbstractContextManager):
     "A folder that one process at a time writes a run into, and that a later one can continue"
     def __init__(self,
         path:str|Path, # The folder, such as `runs/first`
-        config:object=None, # A dict or anything with `to_dict`; None takes the one stored there
+        config:dict|None=None, # Its settings; None takes those stored there
         resume:bool|None=False, # Continue the run that is there? None begins one where there is none
         accept_changes:bool=False, # Continue although settings have changed since its last commit
         makes:Container|None=None, # Names of all that runs of this kind write; None for any
         binds:dict|None=None, # What may never change; None for the config, which may if that is accepted
     ): # FileExistsError, FileNotFoundError or ValueError if it does not fit `resume`; errors of `_FolderLock`
         self.path, self.makes = Path(path), makes
-        self.binds = _plain_config(binds)
+        self.binds, config = _plain(binds), _plain(config)
         self.latest = self.previous = None # Commits: `state.json` and `state.previous.json`
         self.new_folders = {} # Written since the last commit
         self.journal = None   # Of the step under way
@@ -217,9 +216,9 @@ class RunFolder(AbstractContextManager):
         try:
             has_state = any((self.path/name).exists() for name in (_STATE, _PREVIOUS))
             if resume or resume is None and has_state:
-                _resume(self, _plain_config(config), accept_changes)
+                _resume(self, config, accept_changes)
             else:
-                _start(self, _plain_config(config) or {})
+                _start(self, config or {})
         except BaseException:
             self.close()
             raise
@@ -249,7 +248,7 @@ def folders(self:RunFolder)->dict: # Name → place of its last committed versio
     return dict(self.latest['folders'])
 
 # %% ../../nbs/core/07_runfolder.ipynb #81561084
-def _claim(run, name, kind):
+def _register(run, name, kind):
     "Note that the run writes `name`, before it does"
     if run.latest['writes'].get(name) == kind:
         return run.path/name
@@ -267,14 +266,14 @@ def log(self:RunFolder,
     name:str, # `metrics` for `metrics.jsonl`
 )->JsonlLog: # ValueError for another name than a run makes, FileExistsError if this run has not made it
     "The run's log `name`; what is appended counts from the next commit on"
-    return JsonlLog(_claim(self, f'{name}.jsonl', 'log'))
+    return JsonlLog(_register(self, f'{name}.jsonl', 'log'))
 
 @patch
 def file(self:RunFolder,
     name:str, # Such as `report.md`, or `bank` for a folder that keeps all its files
 )->Path: # Where it is; FileExistsError as for `log`
     "A place of the run besides logs and versions, for writers that write each file as a whole"
-    return _claim(self, name, 'file')
+    return _register(self, name, 'file')
 
 # %% ../../nbs/core/07_runfolder.ipynb #a93ddc0a
 @patch
@@ -283,7 +282,7 @@ def folder(self:RunFolder,
     name:str, # `policy` for `policy/0001`, `policy/0002`, …
 )->Iterator[Path]: # FileExistsError as for `log`, OSError as for `atomic_folder`
     "Hand out an empty folder, the run's `name` from the next commit on; `folders[name]` says where it is"
-    place = _claim(self, name, 'folder')
+    place = _register(self, name, 'folder')
     n = 1 + _version_of(self.latest, name)
     with atomic_folder(place/f'{n:04}') as p:
         yield p

@@ -258,7 +258,7 @@ def _known(journal, key, name):
     if row is None:
         return None
     result = replace(RolloutResult.from_dict(row), id=name)
-    return result if journal.claim(key) else replace(result, usage={})
+    return result if journal.count_once(key) else replace(result, usage={})
 
 def _entries(stage, skills, items):
     hashes = {text: fingerprint(text) for text in set(skills)}
