@@ -422,7 +422,7 @@ def main(
         _Parser.misunderstood = 3 if words[:1] == ['prove'] else 2 # Of a proof, 2 is a verdict
         args = parser().parse_args(words)
         with warnings.catch_warnings(), _stoppable():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = _say
             return _status(args)
 
 # %% ../../nbs/cli/05_main.ipynb #af41268e
@@ -446,9 +446,6 @@ def _stopped(folder, again):
         print(f'\nStopped: steps and answers are kept in {folder}; go on with: {again}', file=sys.stderr)
     return 130
 
-def _show_warning(message, *where, **more):
-    _say(message)
-
-def _say(text):
+def _say(text, *where, **more): # As `warnings.showwarning` is called
     line = ' '.join(str(text).split())
     print(f'skillrl: {line}', file=sys.stderr)

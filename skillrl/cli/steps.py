@@ -48,16 +48,6 @@ from ..viewers.bank_view import fates, round_text
 from ..viewers.inspection import fitted, kind_of, load_bank, report_text
 
 # %% ../../nbs/cli/02_steps.ipynb #841cd022
-def _require_ready(config):
-    "ValueError or OSError if something that a run needs is missing; keys and prices are looked for"
-    require_preflight(config)
-    build_teacher(config)
-    if config.model.teacher_model_id:
-        print(teacher_line(RunPlan(config)), file=sys.stderr, flush=True)
-    if config.model.policy_model_id:
-        build_policy(config)
-
-# %% ../../nbs/cli/02_steps.ipynb #bf55a87a
 def train(args:Invocation)->None: # ValueError or OSError if the flags do not fit
     "collect, distill, sft, rl with evolution, eval: the whole loop in one folder"
     folder = args.resumed_folder() if args.resume else None
@@ -66,19 +56,19 @@ def train(args:Invocation)->None: # ValueError or OSError if the flags do not fi
         plan = told_plan(RunPlan(config), get_terminal_size((100, 24)).columns)
         return print('\n\n'.join([plan, *map(str, quick_preflight(config))]))
     if not folder:
-        _require_ready(config)
+        require_preflight(config)
+        build_teacher(config)
+        if config.model.teacher_model_id:
+            print(teacher_line(RunPlan(config)), file=sys.stderr, flush=True)
+        if config.model.policy_model_id:
+            build_policy(config)
     path = folder or Path(args.output or free_folder())
     args.resumption = path, args.resume_line(path)
     with Progress(f'Run folder: {path}') as step:
         run_loop(config, path, bool(folder), step, accept_changes=args.accept_changes, fresh=args.fresh)
-    print(_summary(path))
-
-# %% ../../nbs/cli/02_steps.ipynb #94622586
-def _summary(path):
-    where = f'Report: {path}/report.md   Plot: {path}/figures/learning.png'
-    onward = (f'Next: skillrl inspect {path}   or   skillrl train --seed 1   '
-              'or   work through nbs/11_training.pipeline.ipynb')
-    return f'\n{report_text(path)}\n\n{where}\n{onward}'
+    print(f'\n{report_text(path)}\n\nReport: {path}/report.md   Plot: {path}/figures/learning.png\n'
+          f'Next: skillrl inspect {path}   or   skillrl train --seed 1   '
+          'or   work through nbs/11_training.pipeline.ipynb')
 
 # %% ../../nbs/cli/02_steps.ipynb #c87a1093
 def _start(args, learns=False):
@@ -247,14 +237,6 @@ def sft(args:Invocation)->None: # ValueError without demonstrations
     course = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
     print(f'{counted(len(rows), "row")}, {course}: {where}{_account(teacher)}')
 
-# %% ../../nbs/cli/02_steps.ipynb #6cd8df09
-def _rl_summary(log, rounds, path, bank_path):
-    "Two lines, of the policy and of the bank"
-    nothing = '' if any(row['success'] for row in log) or not log else 'Nothing was won: '
-    course = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}' if log else ''
-    evolution = describe_evolution([record for _, record in rounds], 1)
-    return f'{nothing}{counted(len(log), "iteration")}{course}: {path}\n{evolution}: {bank_path}'
-
 # %% ../../nbs/cli/02_steps.ipynb #a646b158
 def _save_rounds(bank, rounds, folder):
     "Write every version of a bank, and the records of its rounds"
@@ -275,7 +257,11 @@ def rl(args:Invocation)->None:
         log, rounds = train_in_suite(policy, suite, bank, config, partial(step, 'rl'), teacher, evidence)
     where = _write(args, policy.save, args.output)
     beside = _write(args, partial(_save_rounds, bank, rounds), f'{args.output}.bank')
-    print(f'{_rl_summary(log, rounds, where, beside)}{_account(teacher)}')
+    nothing = '' if any(row['success'] for row in log) or not log else 'Nothing was won: '
+    course = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}' if log else ''
+    print(f'{nothing}{counted(len(log), "iteration")}{course}: {where}')
+    evolution = describe_evolution([record for _, record in rounds], 1)
+    print(f'{evolution}: {beside}{_account(teacher)}')
 
 # %% ../../nbs/cli/02_steps.ipynb #919ef7ca
 _EPISODES = 'trajectories.jsonl' # In a folder of `evolve`
