@@ -417,7 +417,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                     'skillrl.core.store.read_json': ('core/store.html#read_json', 'skillrl/core/store.py'),
                                     'skillrl.core.store.require_file': ('core/store.html#require_file', 'skillrl/core/store.py'),
                                     'skillrl.core.store.require_writable': ('core/store.html#require_writable', 'skillrl/core/store.py'),
-                                    'skillrl.core.store.save_or_rescue': ('core/store.html#save_or_rescue', 'skillrl/core/store.py'),
                                     'skillrl.core.store.sweep': ('core/store.html#sweep', 'skillrl/core/store.py'),
                                     'skillrl.core.store.to_json': ('core/store.html#to_json', 'skillrl/core/store.py'),
                                     'skillrl.core.store.write_error': ('core/store.html#write_error', 'skillrl/core/store.py'),

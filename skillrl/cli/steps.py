@@ -9,18 +9,19 @@ __all__ = ['train', 'collect', 'harvest', 'distill', 'sft', 'rl', 'evolve', 'eva
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count, product
 from pathlib import Path
 from shutil import get_terminal_size
+from tempfile import mkdtemp
 from typing import Any
 from ..agent.contract import ChatPolicy
 from .flags import BANK, free_folder, Invocation, Progress, TRAJECTORIES
 from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..sessions.session_logs import find_sessions, session_files
 from ..sessions.agent_sessions import to_trajectories, tool_table
-from ..core.store import (
-    atomic_folder, JsonlLog, require_writable, save_or_rescue, to_json)
+from ..core.store import atomic_folder, JsonlLog, require_writable, to_json
 from ..core.tables import counted, row_name
 from ..core.trajectory import success_rate, Trajectory
 from ..envs.base import world
@@ -90,13 +91,22 @@ def _not_counted(n):
     return f'  ({n} more got no answer and {verb} not count)' if n > 0 else ''
 
 # %% ../../nbs/cli/02_steps.ipynb #035f633a
-def _write(args:Invocation, save:Callable[[Path], Any], output:str|Path)->Path: # Where the result is
-    "Save a result; if it cannot be at `output` any more, elsewhere, and say so"
-    where, why = save_or_rescue(save, output)
-    if why:
-        print(f'{why}; what was made is in {where}', file=sys.stderr, flush=True)
+def _write(args:Invocation, save:Callable[[Path], Any], output:str|Path)->Path: # OSError if nowhere is room
+    "Where a result was saved; if that cannot be at `output` any more, elsewhere, and say so"
+    try:
+        save(Path(output))
+        return Path(output)
+    except OSError as e:
+        for place in (Path.cwd(), None): # None is the system's, for temporary files
+            with suppress(OSError):
+                aside = Path(mkdtemp(prefix='skillrl-', dir=place))/Path(output).name
+                save(aside)
+                break
+        else:
+            raise
+        print(f'{e.strerror or e}; what was made is in {aside}', file=sys.stderr, flush=True)
         args.status = 1
-    return where
+        return aside
 
 # %% ../../nbs/cli/02_steps.ipynb #ca52b8ed
 def collect(args:Invocation)->None: # ValueError if there are no games

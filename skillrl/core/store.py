@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['make_folder', 'write_error', 'atomic_write', 'sweep', 'to_json', 'write_json', 'require_file', 'read_json',
-           'fingerprint', 'atomic_folder', 'JsonlLog', 'data_path', 'require_writable', 'save_or_rescue']
+           'fingerprint', 'atomic_folder', 'JsonlLog', 'data_path', 'require_writable']
 
 # %% ../../nbs/core/02_store.ipynb #8f759ebf
 import errno, hashlib, json, os, re, shutil, tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fastcore.basics import patch
 from importlib.util import find_spec
@@ -340,20 +340,3 @@ def require_writable(
         if e.strerror is None:
             raise
         raise OSError(f'{path} cannot be written ({e.strerror}): name another place') from None
-
-# %% ../../nbs/core/02_store.ipynb #a637225a
-def save_or_rescue(
-    save:Callable[[Path], object], # Writes a result to the path it is given
-    path:str|Path,                 # Where the result should be
-)->tuple[Path, str]: # Where it is, and why not at `path`; OSError if it could be written nowhere
-    "Write a result, elsewhere if need be"
-    try:
-        save(Path(path))
-        return Path(path), ''
-    except OSError as e:
-        for place in (Path.cwd(), None): # None is the system's, for temporary files
-            with suppress(OSError):
-                aside = Path(tempfile.mkdtemp(prefix='skillrl-', dir=place))/Path(path).name
-                save(aside)
-                return aside, str(e.strerror or e)
-        raise
