@@ -52,7 +52,7 @@ def _say(text, out=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 # %% ../../nbs/cli/03_proofs.ipynb #d751d80e
-def _outcome(m, as_json):
+def _summary(m, as_json):
     "What became of the member `m`"
     if m.proof is None:
         facts = dict(skill=m.folder.name, verdict=m.verdict, error=str(m.error))
@@ -93,7 +93,7 @@ def _prove(args, members, agent, judge, config):
         for m in prove_members(members, agent, judge, config, args.evals, args.output):
             if m.error and len(members) == 1 and not args.ci:
                 raise m.error
-            _say(_outcome(m, args.json))
+            _say(_summary(m, args.json))
 
 # %% ../../nbs/cli/03_proofs.ipynb #24b5ee59
 def _take_sample(args):
@@ -117,7 +117,7 @@ def _prove_all(args, agent, judge):
             raise members[0].error
         for m in members:
             if m.error:
-                _say(_outcome(m, args.json))
+                _say(_summary(m, args.json))
         if args.dry_run:
             for m in ready:
                 where = m.workspace(args.output)

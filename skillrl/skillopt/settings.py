@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from fastcore.basics import patch
 from itertools import count
 from typing import Any
-from ..core.options import opt, settle
+from ..core.options import check_settings, opt
 from ..llm.ledger import add_usage, BudgetExceeded, Ledger, model_of
 from .verdict import METRICS
 
@@ -63,7 +63,7 @@ class SkillOptConfig:
     prices:dict = field(default_factory=dict) # Model → USD per 1M tokens (read, written)
 
     def __post_init__(self):
-        settle(self)
+        check_settings(self)
         if not isinstance(self.prices, dict):
             raise ValueError(f'prices is {self.prices!r}: give a dict')
         self.min_edit_budget = min(self.min_edit_budget, self.edit_budget)
