@@ -206,7 +206,7 @@ def damaged_proof(here, name):
 
 
 def train_run(run, episodes, bank):
-    with RunFolder(run, SkillRLConfig()) as r:
+    with RunFolder(run, SkillRLConfig().to_dict()) as r:
         r.commit(dict(phase='rl', done=1, total=4, versions={}))
     shutil.copy(data_path('sample_metrics.jsonl'), run / 'metrics.jsonl')
     log(run / 'evolution.jsonl', map(round_record, range(3)))

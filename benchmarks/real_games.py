@@ -44,7 +44,7 @@ from skillrl.core.trajectory import rate_of_tries, success_rate
 
 LEARNT = 'collect', 'train', 'val', 'gate', 'report' # Shares of the training games; all are learnt from here
 MODES = {'free': {}, 'admissible': {'agent.decode': 'admissible'},
-         'admissible, no repeat': {'agent.decode': 'once'}}
+         'admissible, no repeat': {'agent.decode': 'no_repeat'}}
 STEPS = 8, 12, 20, 50
 BANKS = 'no bank', 'bank', 'shuffled bank', 'bank after trials', 'shuffled bank after trials'
 TRUST = .9 # Share of notes that are believed

@@ -76,7 +76,7 @@ def play_seed(folder, reader, seed, iterations, smoke):
     file = folder.parent/f'{seed}.json'
     if file.exists():
         return
-    with RunFolder(folder, config, True, False, _MAKES) as run:
+    with RunFolder(folder, config.to_dict(), True, False, _MAKES) as run:
         p = Pipeline(run, config=config)
         found = {split: as_won((t.metadata['suite'], t.success)
                                for t in _play_condition(p, *WITHOUT_RL.split(', '), split))

@@ -59,7 +59,7 @@ def test_each_setting_with_authority_of_a_stored_config_has_to_be_said_again(pat
     with pytest.raises(ValueError):
         stored.opened(['something else'])
     assert stored.opened([value]) is stored
-    RunFolder(tmp_path/'run', SkillRLConfig().merged(d)).close()
+    RunFolder(tmp_path/'run', SkillRLConfig().merged(d).to_dict()).close()
     with pytest.raises(ValueError, match=re.escape(value)):
         train(None, tmp_path/'run', resume=True)
     SkillRLConfig().opened()
@@ -80,7 +80,7 @@ def planted(request, tmp_path):
               'in the working folder': (tmp_path/'near.py', 'near:World'),
               'in the run': (shared/'run'/'inner.py', 'shared/run/inner.py:World')}
     file, name = places[request.param]
-    RunFolder(shared/'run', SkillRLConfig().merged(SMALL | {'env.name': name})).close()
+    RunFolder(shared/'run', SkillRLConfig().merged(SMALL | {'env.name': name}).to_dict()).close()
     file.write_text(EVIL.format(mark=str(mark)))
     return shared/'run', name, mark
 

@@ -308,7 +308,7 @@ def advise(request):
 def trained(tmp_path_factory):
     "What `skillrl train` leaves of short episodes, as far as a bank needs it"
     run = tmp_path_factory.mktemp('trained') / 'run'
-    with RunFolder(run, SkillRLConfig().merged({'env.max_steps': 4})) as r:
+    with RunFolder(run, SkillRLConfig().merged({'env.max_steps': 4}).to_dict()) as r:
         SkillBank.load(data_path('sample_bank.json')).save(version_path(r.file('bank') / 'train-000'))
         with r.folder('policy') as p:
             shutil.copytree(data_path('base'), p, dirs_exist_ok=True)

@@ -16,7 +16,7 @@ from skillrl.core.store import data_path
 from skillrl.training.rl import GRPOTrainer
 
 SUITES = [HouseholdSuite(Household(name, ('kitchen', 'living'))) for name in ('train-003', 'test-001')]
-ONCE = AgentConfig(decode='once')
+NO_REPEAT = AgentConfig(decode='no_repeat')
 ADMISSIBLE = AgentConfig(decode='admissible')
 
 def seeded(n):
@@ -238,11 +238,11 @@ def test_no_command_is_sent_twice_before_something_was_learnt(shipped):
         played = rollout(episodes(8, 40, agent), shipped, .4, seeded(0))
         return sum(map(repetitions, played))
     assert again(ADMISSIBLE) > 5
-    assert again(ONCE) == 0
+    assert again(NO_REPEAT) == 0
 
 def wary(**kw):
     game = SUITES[0].games('train', 1)[0]
-    return Episode(SUITES[0].env(game, 12), game, agent=AgentConfig(decode='once', **kw)).start()
+    return Episode(SUITES[0].env(game, 12), game, agent=AgentConfig(decode='no_repeat', **kw)).start()
 
 def test_to_and_fro_teaches_nothing():
     e = wary()
@@ -273,7 +273,7 @@ class HallEnv(TextEnv):
         return Hall()
 
 def test_without_notes_knowledge_is_what_is_seen():
-    e = Episode(HallEnv([Hall()], max_steps=9), agent=ONCE).start()
+    e = Episode(HallEnv([Hall()], max_steps=9), agent=NO_REPEAT).start()
     e.act('look')
     assert e.choices() == ['wait']
     e.act('wait')

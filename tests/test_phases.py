@@ -95,7 +95,7 @@ def test_the_proven_are_tried_again_in_few_groups():
 
 def run_with_banks(path):
     "An open pipeline whose suites have two versions of a bank each, which name suite and version"
-    run = RunFolder(path, CONFIG)
+    run = RunFolder(path, CONFIG.to_dict())
     p = Pipeline(run)
     for version in (0, 1):
         for name, suite in p.suites.items():
@@ -125,7 +125,7 @@ def test_what_others_measured_is_theirs_alone():
 def test_a_bank_begins_on_probation_where_trials_decide(tmp_path, monkeypatch, gate, statuses):
     fresh = SkillBank([Skill('gen_001', 'Doors', 'Open what is closed.')])
     monkeypatch.setattr(pipeline, 'write_bank', lambda *args: fresh)
-    with RunFolder(tmp_path/'run', CONFIG.merged({'evolution.gate': gate})) as run:
+    with RunFolder(tmp_path/'run', CONFIG.merged({'evolution.gate': gate}).to_dict()) as run:
         p = Pipeline(run)
         pipeline.distill(p)
         for suite in p.suites.values():
@@ -174,7 +174,7 @@ def test_without_rl_rounds_in_test_suites_try_what_nobody_else_has(tmp_path, mon
     monkeypatch.setattr(Pipeline, 'evolve_suite', lambda *args: None)
     monkeypatch.setattr(Pipeline, 'policy', lambda *args: None)
     monkeypatch.setattr(Pipeline, 'bank', lambda *args: SkillBank())
-    with RunFolder(tmp_path/'run', config) as run:
+    with RunFolder(tmp_path/'run', config.to_dict()) as run:
         pipeline.evolve(Pipeline(run))
     assert asked[0] == (iterations, tries) and {said[1] for said in asked} == {tries}
 

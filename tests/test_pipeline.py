@@ -153,7 +153,7 @@ def test_a_state_that_no_run_has_written_gets_one_sentence(tmp_path, capsys, sta
     from skillrl.core.config import SkillRLConfig
     from skillrl.core.runfolder import RunFolder
     small = SkillRLConfig().merged({'env.train_suites': 2, 'env.test_suites': 3})
-    with RunFolder(tmp_path/'run', small) as run:
+    with RunFolder(tmp_path/'run', small.to_dict()) as run:
         run.commit(state)
     err = sentence(capsys, 'train', '--resume', tmp_path/'run')
     assert f'{tmp_path}/run/state.json ' in err and says in err and 'start a new run' in err
@@ -161,7 +161,7 @@ def test_a_state_that_no_run_has_written_gets_one_sentence(tmp_path, capsys, sta
 def test_a_state_that_names_files_of_no_run_gets_one_sentence(tmp_path, capsys):
     from skillrl.core.config import SkillRLConfig
     from skillrl.core.runfolder import RunFolder
-    with RunFolder(tmp_path/'run', SkillRLConfig()) as run:
+    with RunFolder(tmp_path/'run', SkillRLConfig().to_dict()) as run:
         run.log('diary').append([dict(day=1)])
         run.commit(dict(phase='collect', done=0, versions={}))
         run.log('diary').append([dict(day=2)])

@@ -118,5 +118,5 @@ def test_homes_are_masked_only_where_that_is_asked():
     path = '/home/ada/shop/cart.py'
     assert (redact(path), redact(path, homes=True)) == (path, '~/shop/cart.py')
     found = Counter()
-    redact(f'{path} /home/ada/x key: sk-0a1b2c3d4e5f60718293 password: tulip77', found=found, homes=True)
+    redact(f'{path} /home/ada/x key: sk-0a1b2c3d4e5f60718293 password: tulip77', counts=found, homes=True)
     assert +found == dict(home=2, key=1, password=1)

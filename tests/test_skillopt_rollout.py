@@ -469,7 +469,7 @@ def test_a_journal_gives_copies_and_what_a_file_would_give():
     journal.put('k', value)
     assert journal.get('k')==dict(a=[1], t=[1, 2], nan=None)
     journal.get('k')['a'].append(2)
-    assert journal.get('k')['a']==[1] and journal.get('other') is None and not journal.claim('k')
+    assert journal.get('k')['a']==[1] and journal.get('other') is None and not journal.count_once('k')
 
 def test_what_decides_whether_a_rollout_is_known():
     journal, client = Journal(), Client()

@@ -28,7 +28,7 @@ def here(tmp_path, monkeypatch):
     SkillBank([skill]).save('bank.json')
     (tmp_path/'one').mkdir()
     (tmp_path/'one/SKILL.md').write_text(f'---\nname: one\ndescription: d\n---\n{EVIL} text\n')
-    with RunFolder(tmp_path/'run', SkillRLConfig()) as run:
+    with RunFolder(tmp_path/'run', SkillRLConfig().to_dict()) as run:
         run.commit(dict(phase=f'rl {EVIL}', done=0, versions={}))
     told = f'## Success\n\n| a |\n|---|\n| {EVIL} |\n\n## What changed\n\n{EVIL}\n'
     (tmp_path/'run/report.md').write_text(told)

@@ -5,9 +5,10 @@ import pytest
 from faults import FaultServer, said, vectors
 import skillrl, skillrl.core.formats
 from skillrl.cli import steps
+from skillrl.cli.flags import Invocation
 from skillrl.cli.main import COMMANDS, main, parser
 from skillrl.core.config import ModelConfig, RetrievalConfig, SkillRLConfig, from_krill, load_config
-from skillrl.core.store import require_writable, save_or_rescue
+from skillrl.core.store import require_writable
 from skillrl.skills.bank import SkillBank
 from skillrl.core.store import data_path, read_json, write_json
 
@@ -206,7 +207,7 @@ def test_point_2_a_result_that_fits_nowhere_is_an_error(here):
     def full(path):
         raise OSError(28, 'No space left on device')
     with pytest.raises(OSError, match='No space left'):
-        save_or_rescue(full, 'x.json')
+        steps._write(Invocation(), full, 'x.json')
 
 # ---- point 4: links ----
 

@@ -48,7 +48,7 @@ def lay_out(here):
     )
     put('things/notes.txt', 'nothing of ours')
     put('one/SKILL.md', '---\nname: one\ndescription: d\n---\n')
-    with RunFolder(here/'trained', SkillRLConfig()) as run:
+    with RunFolder(here/'trained', SkillRLConfig().to_dict()) as run:
         run.commit(dict(phase='collect', done=0, versions={}))
     put('odd/config.json', json.dumps(SkillRLConfig().to_dict()))
     put('odd/state.json', '{}')

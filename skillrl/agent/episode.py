@@ -107,7 +107,7 @@ def act(self:Episode,
     step = Step(self.observation, action, admissible=self.admissible or [], skills=self.skill_ids, **kw)
     observation, reward, terminated, truncated, info = _ask(self, self.env.step, action)
     step.reward = float(reward)
-    if self.agent.decode == 'once':
+    if self.agent.decode == 'no_repeat':
         self.sent.setdefault(self.knowledge, set()).add(action)
     self.steps.append(step)
     self.history.append((action, observation))
@@ -182,7 +182,7 @@ def choices(self:Episode)->list[str]: # ValueError where the world names no comm
     if not self.admissible:
         raise ValueError('agent.decode is not free, and the world lists no admissible commands in episode '
                          f'{self.id}: set agent.decode to free')
-    if self.agent.decode != 'once':
+    if self.agent.decode != 'no_repeat':
         return self.admissible
     old_commands = self.sent.get(self.knowledge, ())
     return [a for a in self.admissible if a not in old_commands] or self.admissible

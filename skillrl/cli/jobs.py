@@ -9,7 +9,7 @@ __all__ = ['optimize']
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from .flags import acts, free_folder, Invocation, pair, settings_of, spelled
+from .flags import acts, as_typed, free_folder, Invocation, pair, settings_of
 from ..core.options import read_settings
 from ..core.runfolder import read_state
 from ..envs.base import world
@@ -32,26 +32,24 @@ _EVALS = dict(gate_metric='soft', eval_test=False, workers=4) # `prove` compares
 _ONE_STEP = dict(num_epochs=1, batch_size=8, minibatch_size=4)
 _FEW = 8 # Items of each split under --smoke
 
-def _texts(args, dotted):
+def _texts(args, with_dot):
     "What --set is followed by: settings of `SkillOptConfig`, or those with a dot, which others have"
-    return [text for text in args.set if ('.' in text.partition('=')[0]) == dotted]
-
-def _base(args):
-    "What the settings differ in from the defaults before a file or a flag changes them"
-    if args.resume:
-        return read_settings(Path(args.resume)/'config.json')
-    base = _EVALS if args.evals else {} if args.questions or args.skill_bank else _RULES
-    return base | _ONE_STEP if args.smoke else base
+    return [text for text in args.set if ('.' in text.partition('=')[0]) == with_dot]
 
 def _opt_settings(args, out): # ValueError if there is no such setting
     "The `SkillOptConfig` that the flags ask for; the run folder is `out` where none is named"
-    found = dict(out_root=str(out)) | _base(args)
+    settings = dict(out_root=str(out))
+    if args.resume:
+        settings |= read_settings(Path(args.resume)/'config.json')
+    else:
+        settings |= _EVALS if args.evals else {} if args.questions or args.skill_bank else _RULES
+        settings |= _ONE_STEP if args.smoke else {}
     if args.config:
-        found |= read_settings(args.config)
-    found |= dict(map(pair, _texts(args, False)))
+        settings |= read_settings(args.config)
+    settings |= dict(map(pair, _texts(args, False)))
     flags = dict(seed=args.seed, out_root=args.resume or args.output)
-    found |= {k: v for k, v in flags.items() if v is not None}
-    return settings_of(SkillOptConfig, found)
+    settings |= {name: value for name, value in flags.items() if value is not None}
+    return settings_of(SkillOptConfig, settings)
 
 # %% ../../nbs/cli/04_jobs.ipynb #982d3a03
 def _client_of(role, args, config):
@@ -61,12 +59,9 @@ def _client_of(role, args, config):
         return program_chat(command)
     name, address, key = (getattr(m, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
     if role == 'teacher' and not name:
-        kind = spelled(_kind(args))
+        kind = as_typed(_kind(args))
         raise ValueError(f'{kind} needs --teacher or --teacher-command: name who edits the skill')
     return build_client(name, address, key) if name else None
-
-def _clients(args, config):
-    return [_client_of(role, args, config) for role in ('policy', 'teacher')]
 
 # %% ../../nbs/cli/04_jobs.ipynb #e8fbb0e9
 def _models(args, texts=(), run=None):
@@ -82,14 +77,13 @@ def _rule_job(args, c):
 
 def _question_job(args, c):
     config = _models(args, _texts(args, True))
-    policy, teacher = _clients(args, config)
+    policy, teacher = _client_of('policy', args, config), _client_of('teacher', args, config)
     if policy is None:
         raise ValueError('--questions needs --policy-model or --policy-command: name who answers them')
-    env = question_env(args.questions, seed=c.seed, most=_FEW if args.smoke else None)
-    return env, policy, teacher
+    return question_env(args.questions, seed=c.seed, most=_FEW if args.smoke else None), policy, teacher
 
 # %% ../../nbs/cli/04_jobs.ipynb #3403aa6a
-def _banked(args):
+def _bank_of(args):
     "What --skill-bank names: config, bank and suite"
     path = Path(args.skill_bank)
     is_run = run_of(path) != 'optimize' and (path/'state.json').exists()
@@ -103,19 +97,18 @@ def _banked(args):
     return config, bank, suite
 
 def _bank_job(args, c):
-    config, bank, suite = _banked(args)
-    policy, teacher = _clients(args, config)
+    config, bank, suite = _bank_of(args)
+    policy, teacher = _client_of('policy', args, config), _client_of('teacher', args, config)
     sizes = dict.fromkeys(BankEnv.roles, _FEW) if args.smoke else {}
     local = None if policy else build_local_policy(config)
-    env = BankEnv(suite, bank, local, config, sizes, c.seed)
-    return env, policy, teacher
+    return BankEnv(suite, bank, local, config, sizes, c.seed), policy, teacher
 
 # %% ../../nbs/cli/04_jobs.ipynb #e7a10002
 def _eval_job(args, c):
     if not args.skill:
         raise ValueError('--evals needs a skill: name its folder before it')
-    own = [pair(text.removeprefix('proof.')) for text in _texts(args, True)]
-    config = settings_of(ProofConfig, dict(model=args.policy_model or '') | dict(own))
+    own = dict(pair(text.removeprefix('proof.')) for text in _texts(args, True))
+    config = settings_of(ProofConfig, dict(model=args.policy_model or '') | own)
     teacher = _client_of('teacher', args, _models(args))
     agent, chat = acts(args)
     client = AgentChat(agent, args.skill, config)
@@ -143,11 +136,11 @@ def _job(args, c): # ValueError if a flag has no use
     "Environment, policy and teacher of a run with the settings `c`"
     kind = _kind(args)
     make, uses = _JOBS[kind]
-    idle = ['SKILL' if k == 'skill' else spelled(k) for k in dict.fromkeys([*_JOBS, *_BANK, *_PROVE])
+    idle = ['SKILL' if k == 'skill' else as_typed(k) for k in dict.fromkeys([*_JOBS, *_BANK, *_PROVE])
             if k not in ('', kind, *uses) and getattr(args, k) is not None]
     if not kind:
         idle += [f'--set {text}' for text in _texts(args, True)]
-    where = f'with {spelled(kind)}' if kind else 'without --questions or --skill-bank or --evals'
+    where = f'with {as_typed(kind)}' if kind else 'without --questions or --skill-bank or --evals'
     if idle:
         raise ValueError(f'{", ".join(idle)} would do nothing {where}: leave it out')
     return make(args, c)
@@ -167,19 +160,19 @@ def _check_folder(path):
         raise FileExistsError(f'{path} already holds files of something else: choose another --output')
 
 # %% ../../nbs/cli/04_jobs.ipynb #5e674857
-def _shipped(env, path):
+def _ship(env, path):
     "Write the bank that the best document stands for, or prove the best skill; what to say of it"
     if isinstance(env, EvalEnv):
         new, proof = prove_best(env, path)
-        told = f'\n{proof}\nProof: {write_proof_page(proof)}' if proof else ''
-        return f'{told}\nThe new skill: {new}'
-    if not hasattr(env, 'bank'):
+        verdict = f'\n{proof}\nProof: {write_proof_page(proof)}' if proof else ''
+        return f'{verdict}\nThe new skill: {new}'
+    if not isinstance(env, BankEnv):
         return ''
     where = path/'best_bank.json'
     env.read((path/'best_skill.md').read_text(encoding='utf-8')).save(where)
     return f'\nIn its own form: {where}'
 
-# %% ../../nbs/cli/04_jobs.ipynb #83731065
+# %% ../../nbs/cli/04_jobs.ipynb #cc12f3d7
 def optimize(args:Invocation)->None: # ValueError, OSError or RuntimeError
     "improve a skill document by what a model does with it; offline, unless questions or a bank are given"
     if args.resume:
@@ -192,18 +185,13 @@ def optimize(args:Invocation)->None: # ValueError, OSError or RuntimeError
     _check_folder(path)
     if args.questions:
         print(f'Questions: {env.about}', file=sys.stderr, flush=True)
-    args.kept = path, args.resume_line(path)
-    try:
-        shipped = _run(trainer, path)
-    except RuntimeError as e:
-        raise RuntimeError(f'{e} (go on with: {args.kept[1]})') from None
-    print(f'\n{outcome_text(path)}{shipped}\nNext: skillrl inspect {path}')
-
-# %% ../../nbs/cli/04_jobs.ipynb #cc12f3d7
-def _run(trainer, path):
-    "Let `trainer` run; what to say of what it made"
+    args.resumption = path, args.resume_line(path)
     print(f'Run folder: {path}', file=sys.stderr, flush=True)
-    with redirect_stdout(sys.stderr):
-        trainer.train()
-    write_page(path)
-    return _shipped(trainer.env, path)
+    try:
+        with redirect_stdout(sys.stderr):
+            trainer.train()
+        write_page(path)
+        result = _ship(env, path)
+    except RuntimeError as e:
+        raise RuntimeError(f'{e} (go on with: {args.resumption[1]})') from None
+    print(f'\n{outcome_text(path)}{result}\nNext: skillrl inspect {path}')

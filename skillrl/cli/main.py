@@ -16,7 +16,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from threading import current_thread, Event, main_thread
 from typing import Any, NoReturn, TextIO
-from .flags import BANK, Invocation, Progress, setting_flags, spelled, TRAJECTORIES
+from .flags import as_typed, BANK, Invocation, Progress, setting_flags, TRAJECTORIES
 from ..core.tables import counted
 from ..llm.command import use_sandbox
 from ..viewers.inspection import load_bank, shown
@@ -35,15 +35,15 @@ def inspect(args:Invocation)->None: # FileNotFoundError or ValueError if it cann
 # %% ../../nbs/cli/05_main.ipynb #a92f796d
 def export(args:Invocation)->None: # FileNotFoundError or ValueError if there is nothing to write
     "write a bank in another format, or an adapter merged"
-    told = ''
+    caveat = ''
     if args.format=='merged':
         from skillrl.llm.adapter import merge_adapter
-        made = merge_adapter(args.path)
-        made.save(args.output)
+        result = merge_adapter(args.path)
+        result.save(args.output)
     else:
-        made = load_bank(args.path, 'active', 'probation')
-        told = _save_bank(made, args.output, args.format)
-    print(f'{made!r}: {args.output} ({args.format}){told}')
+        result = load_bank(args.path, 'active', 'probation')
+        caveat = _save_bank(result, args.output, args.format)
+    print(f'{result!r}: {args.output} ({args.format}){caveat}')
 
 # %% ../../nbs/cli/05_main.ipynb #a36f2e5b
 def _save_bank(bank, output, format):
@@ -52,21 +52,20 @@ def _save_bank(bank, output, format):
     from skillrl.skills.bank import shown_entries
     from skillrl.skills.skill_md import to_skill_md
     from skillrl.skills.trials import on_trial
-    proved = shown_entries(bank.items())
+    entries = shown_entries(bank.items())
     if format!='skillrl': # Which alone has a word for credit
-        for o in proved:
+        for o in entries:
             o.status = 'active'
     n = len(bank.items('probation'))
-    fate = ' left out' if proved and format!='skillrl' else ''
-    told = f'\n{n} on probation{fate}: not shown to help yet' if n else ''
+    fate = ' left out' if entries and format!='skillrl' else ''
+    def overlap(world:Any)->int:
+        return sum(world.router.canonical(c) in world.categories for c in bank.categories)
     if format=='skill_md':
         to_skill_md(bank, output)
-        return told
-    def known(found:Any)->int:
-        return sum(found.router.canonical(c) in found.categories for c in bank.categories)
-    written = bank if proved or format=='skillrl' else on_trial(bank)
-    written.save(output, format, max(map(world, world_names()), key=known).router)
-    return told
+    else:
+        source = bank if entries or format=='skillrl' else on_trial(bank)
+        source.save(output, format, max(map(world, world_names()), key=overlap).router)
+    return f'\n{n} on probation{fate}: not shown to help yet' if n else ''
 
 # %% ../../nbs/cli/05_main.ipynb #d3a5fb3f
 def doctor(args:Invocation)->int: # Exit status: 1 if something is wrong
@@ -95,22 +94,22 @@ _PORT = 3000
 def _limits(args):
     "What a server of any kind may be told besides"
     host, *names = args.host.split(',')
-    limits = dict(most=args.sessions, idle=args.idle)
     port = _PORT if args.port is None else args.port
+    limits = dict(most=args.sessions, idle=args.idle)
     return dict(host=host, port=port, hosts=tuple(names)) | {name: n for name, n in limits.items() if n}
 
 # %% ../../nbs/cli/05_main.ipynb #21572bbf
 def _server(args, config): # None after one that spoke over stdin and stdout
     "A running server of the protocol that the flags ask for; ImportError without the package of that"
     from skillrl.envs.base import world
-    limits, played = _limits(args), world(config.name)
+    limits, scene = _limits(args), world(config.name)
     if args.openenv:
         from skillrl.serve.openenv import serve_openenv
         return serve_openenv(config.name, config=config, **limits)
-    suite = played.suite(config, args.suite)
+    suite = scene.suite(config, args.suite)
     if not args.mcp:
         from skillrl.serve.krill import Server
-        routes = played.routes(suite) if played.routes else {}
+        routes = scene.routes(suite) if scene.routes else {}
         return Server(suite, max_steps=config.max_steps, routes=routes, **limits)
     from skillrl.serve.mcp_server import mcp_server, serve_mcp
     from skillrl.serve.openenv import SuiteEnv
@@ -119,7 +118,7 @@ def _server(args, config): # None after one that spoke over stdin and stdout
     return server.run('stdio') if args.port is None else serve_mcp(server, **where)
 
 # %% ../../nbs/cli/05_main.ipynb #ff147fc5
-def _told(server, name, args):
+def _lines_about(server, name, args):
     "Lines about a running server"
     lines = [f'{name} is served at {server.url}{"/mcp" if args.mcp else ""}']
     if not (args.mcp or args.openenv):
@@ -151,7 +150,7 @@ def serve(args:Invocation)->None: # ValueError or OSError if it cannot be served
     if server is None: # Whoever spoke to us has gone
         return
     with server, suppress(KeyboardInterrupt):
-        print(*_told(server, config.name, args), sep='\n', flush=True)
+        print(*_lines_about(server, config.name, args), sep='\n', flush=True)
         server.thread.join() # Until Ctrl-C, or its own end
 
 # %% ../../nbs/cli/05_main.ipynb #c0f1b001
@@ -191,12 +190,12 @@ _CHAT = 'policy-model policy-url '
 _TEACHER = 'teacher teacher-url '
 
 def _flags(
-    shared:str='', # Names, with spaces between
+    names:str='', # Of shared flags, with spaces between
     **own:dict[str, Any], # Name → what `add_argument` takes
 )->dict[str, dict[str, Any]]:
     "The flags of a command"
-    found = {spelled(name): _SHARED[spelled(name)] for name in shared.split()}
-    return found | {spelled(name): kw for name, kw in own.items()}
+    flags = {as_typed(name): _SHARED[as_typed(name)] for name in names.split()}
+    return flags | {as_typed(name): kw for name, kw in own.items()}
 
 # %% ../../nbs/cli/05_main.ipynb #c0f1b006
 @dataclass
@@ -397,8 +396,8 @@ def _sentence(e):
 # %% ../../nbs/cli/05_main.ipynb #abf7ffa0
 def _spelled_out(c):
     "`c`, spelled out if a terminal would obey it"
-    obeyed = unicodedata.category(c) in ('Cc', 'Cf', 'Cs', 'Zl', 'Zp')
-    return c.encode('unicode_escape').decode() if obeyed and c not in '\n\t' else c
+    is_control = unicodedata.category(c) in ('Cc', 'Cf', 'Cs', 'Zl', 'Zp')
+    return c.encode('unicode_escape').decode() if is_control and c not in '\n\t' else c
 
 class _Screen:
     "A stream that spells out control characters; our own bars write to what it wraps"
@@ -409,8 +408,8 @@ class _Screen:
         return getattr(self._wrapped, name)
 
     def write(self, text:str)->int:
-        shown = text if text.isprintable() else ''.join(map(_spelled_out, text))
-        return self._wrapped.write(shown)
+        visible = text if text.isprintable() else ''.join(map(_spelled_out, text))
+        return self._wrapped.write(visible)
 
 # %% ../../nbs/cli/05_main.ipynb #a84dc478
 def main(
@@ -423,7 +422,7 @@ def main(
         _Parser.misunderstood = 3 if words[:1] == ['prove'] else 2 # Of a proof, 2 is a verdict
         args = parser().parse_args(words)
         with warnings.catch_warnings(), _stoppable():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = _say
             return _status(args)
 
 # %% ../../nbs/cli/05_main.ipynb #af41268e
@@ -432,9 +431,9 @@ def _status(args):
         args.check()
         _check_output(args)
         with Progress():
-            return args.run(args) or 0
+            return args.run(args) or args.status
     except KeyboardInterrupt:
-        return _stopped(*args.kept)
+        return _stopped(*args.resumption)
     except BrokenPipeError: # `skillrl inspect | head`
         return os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except (ValueError, OSError, RuntimeError, ArithmeticError, ImportError) as e:
@@ -447,9 +446,6 @@ def _stopped(folder, again):
         print(f'\nStopped: steps and answers are kept in {folder}; go on with: {again}', file=sys.stderr)
     return 130
 
-def _show_warning(message, *where, **more):
-    _say(message)
-
-def _say(text):
+def _say(text, *where, **more): # As `warnings.showwarning` is called
     line = ' '.join(str(text).split())
     print(f'skillrl: {line}', file=sys.stderr)

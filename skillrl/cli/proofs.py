@@ -52,34 +52,34 @@ def _say(text, out=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 # %% ../../nbs/cli/03_proofs.ipynb #d751d80e
-def _told(m, as_json):
+def _summary(m, as_json):
     "What became of the member `m`"
     if m.proof is None:
-        told = dict(skill=m.folder.name, verdict=m.verdict, error=str(m.error))
-        return to_json(told) if as_json else f'{m.folder.name}: {m.verdict} ({clip(m.error, 400)})'
+        facts = dict(skill=m.folder.name, verdict=m.verdict, error=str(m.error))
+        return to_json(facts) if as_json else f'{m.folder.name}: {m.verdict} ({clip(m.error, 400)})'
     page = write_proof_page(m.proof)
     facts = m.proof.facts | dict(folder=str(m.proof.folder))
     return to_json(facts) if as_json else f'{m.proof}\nPage: {page}\n'
 
 def _follow(step, course, number):
     "Show how far a proof is"
-    name, (done, most, words) = course.about['skill'], course.progress(number)
-    step(name, done, most)
+    name, (runs, most, words) = course.about['skill'], course.progress(number)
+    step(name, runs, most)
     step.bars[name].set_postfix_str(words, refresh=False)
 
 # %% ../../nbs/cli/03_proofs.ipynb #ffd143e2
 def _try_triggers(args):
     "Say of each skill whether it is opened when it should be; the worst exit status"
     file = None if args.triggers is True else args.triggers
-    found = dict(model=args.policy_model or '', timeout=180.) | dict(map(pair, args.set))
-    config, codes = settings_of(ProofConfig, found), []
+    settings = dict(model=args.policy_model or '', timeout=180.) | dict(map(pair, args.set))
+    config, codes = settings_of(ProofConfig, settings), []
     for member in find_members(args.path):
         folder, where = member.folder, member.workspace(args.output)
         if args.dry_run:
             n = len(load_queries(folder, file))
             _say(f'{folder.name}: {n} runs a round, at most {n*config.rounds} runs. Nothing was begun.')
             continue
-        args.kept = where, shlex.join(['skillrl', *(args.words or ())])
+        args.resumption = where, shlex.join(['skillrl', *(args.words or ())])
         proof = prove_triggers(folder, acts(args)[0], file, where, config)
         _say(to_json(proof.facts) if args.json else f'{proof}\n')
         codes.append(proof.code)
@@ -93,7 +93,7 @@ def _prove(args, members, agent, judge, config):
         for m in prove_members(members, agent, judge, config, args.evals, args.output):
             if m.error and len(members) == 1 and not args.ci:
                 raise m.error
-            _say(_told(m, args.json))
+            _say(_summary(m, args.json))
 
 # %% ../../nbs/cli/03_proofs.ipynb #24b5ee59
 def _take_sample(args):
@@ -107,8 +107,8 @@ def _take_sample(args):
 # %% ../../nbs/cli/03_proofs.ipynb #d553bc7d
 def _prove_all(args, agent, judge):
     "Prove what `args` name; the exit status"
-    given = dict(model=args.policy_model or '', panel=bool(args.panel), no_worse=args.no_worse or 0)
-    config = settings_of(ProofConfig, given | dict(map(pair, args.set)))
+    settings = dict(model=args.policy_model or '', panel=bool(args.panel), no_worse=args.no_worse or 0)
+    config = settings_of(ProofConfig, settings | dict(map(pair, args.set)))
     with TemporaryDirectory(prefix='skillrl-') as place:
         members = _members(args, place)
         ready = examine_members(members, judge, args.evals, args.run_checks)
@@ -117,14 +117,14 @@ def _prove_all(args, agent, judge):
             raise members[0].error
         for m in members:
             if m.error:
-                _say(_told(m, args.json))
+                _say(_summary(m, args.json))
         if args.dry_run:
             for m in ready:
                 where = m.workspace(args.output)
                 _say(estimate(m.folder, agent, judge, m.against, args.evals, where, config))
             return 0
-        kept = members[0].workspace(args.output) if is_one else args.output or args.path
-        args.kept = kept, shlex.join(['skillrl', *(args.words or ())])
+        workspace = members[0].workspace(args.output) if is_one else args.output or args.path
+        args.resumption = workspace, shlex.join(['skillrl', *(args.words or ())])
         try:
             _prove(args, ready, agent, judge, config)
         finally:

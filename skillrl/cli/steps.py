@@ -9,17 +9,19 @@ __all__ = ['train', 'collect', 'harvest', 'distill', 'sft', 'rl', 'evolve', 'eva
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count, product
 from pathlib import Path
 from shutil import get_terminal_size
+from tempfile import mkdtemp
 from typing import Any
+from ..agent.contract import ChatPolicy
 from .flags import BANK, free_folder, Invocation, Progress, TRAJECTORIES
 from ..core.formats import load_memories, load_trajectories, save_trajectories
 from ..sessions.session_logs import find_sessions, session_files
 from ..sessions.agent_sessions import to_trajectories, tool_table
-from ..core.store import (
-    atomic_folder, JsonlLog, require_writable, save_or_rescue, to_json)
+from ..core.store import atomic_folder, JsonlLog, require_writable, to_json
 from ..core.tables import counted, row_name
 from ..core.trajectory import success_rate, Trajectory
 from ..envs.base import world
@@ -31,6 +33,7 @@ from ..skills.guard import as_data
 from ..sessions.habits import find_habits, write_candidates
 from ..skills.memories import bank_from_memories
 from ..skills.retrieval import advice
+from ..skills.teachers import LLMTeacher
 from ..skills.trials import put_on_probation
 from ..training.builders import (
     build_episodes, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
@@ -46,16 +49,6 @@ from ..viewers.bank_view import fates, round_text
 from ..viewers.inspection import fitted, kind_of, load_bank, report_text
 
 # %% ../../nbs/cli/02_steps.ipynb #841cd022
-def _require_ready(config):
-    "ValueError or OSError if something that a run needs is missing; keys and prices are looked for"
-    require_preflight(config)
-    teacher = build_teacher(config)
-    if hasattr(teacher, 'chat'):
-        print(teacher_line(RunPlan(config)), file=sys.stderr, flush=True)
-    if config.model.policy_model_id:
-        build_policy(config)
-
-# %% ../../nbs/cli/02_steps.ipynb #bf55a87a
 def train(args:Invocation)->None: # ValueError or OSError if the flags do not fit
     "collect, distill, sft, rl with evolution, eval: the whole loop in one folder"
     folder = args.resumed_folder() if args.resume else None
@@ -64,19 +57,19 @@ def train(args:Invocation)->None: # ValueError or OSError if the flags do not fi
         plan = told_plan(RunPlan(config), get_terminal_size((100, 24)).columns)
         return print('\n\n'.join([plan, *map(str, quick_preflight(config))]))
     if not folder:
-        _require_ready(config)
+        require_preflight(config)
+        build_teacher(config)
+        if config.model.teacher_model_id:
+            print(teacher_line(RunPlan(config)), file=sys.stderr, flush=True)
+        if config.model.policy_model_id:
+            build_policy(config)
     path = folder or Path(args.output or free_folder())
-    args.kept = path, args.resume_line(path)
+    args.resumption = path, args.resume_line(path)
     with Progress(f'Run folder: {path}') as step:
         run_loop(config, path, bool(folder), step, accept_changes=args.accept_changes, fresh=args.fresh)
-    print(_summary(path))
-
-# %% ../../nbs/cli/02_steps.ipynb #94622586
-def _summary(path):
-    where = f'Report: {path}/report.md   Plot: {path}/figures/learning.png'
-    onward = (f'Next: skillrl inspect {path}   or   skillrl train --seed 1   '
-              'or   work through nbs/11_training.pipeline.ipynb')
-    return f'\n{report_text(path)}\n\n{where}\n{onward}'
+    print(f'\n{report_text(path)}\n\nReport: {path}/report.md   Plot: {path}/figures/learning.png\n'
+          f'Next: skillrl inspect {path}   or   skillrl train --seed 1   '
+          'or   work through nbs/11_training.pipeline.ipynb')
 
 # %% ../../nbs/cli/02_steps.ipynb #c87a1093
 def _start(args, learns=False):
@@ -88,27 +81,35 @@ def _start(args, learns=False):
 
 def _counting(step:Callable[..., Any], phase:str, total:int):
     "What to call with each episode that ends, to show how many have"
-    done = count(1)
+    numbers = count(1)
     step(phase, 0, total)
-    return lambda trajectory: step(phase, next(done), total)
+    return lambda trajectory: step(phase, next(numbers), total)
 
 def _not_counted(n):
     "A note on `n` episodes that an environment or a server failed in; empty for none"
-    if n <= 0:
-        return ''
     verb = 'does' if n==1 else 'do'
-    return f'  ({n} more got no answer and {verb} not count)'
+    return f'  ({n} more got no answer and {verb} not count)' if n > 0 else ''
 
 # %% ../../nbs/cli/02_steps.ipynb #035f633a
-def _written(save:Callable[[Path], Any], output:str|Path)->Path: # Where the result is
-    "Save a result; if it cannot be at `output` any more, elsewhere, and say so"
-    where, why = save_or_rescue(save, output)
-    if why:
-        print(f'{why}; what was made is in {where}', file=sys.stderr, flush=True)
-    return where
+def _write(args:Invocation, save:Callable[[Path], Any], output:str|Path)->Path: # OSError if nowhere is room
+    "Where a result was saved; if that cannot be at `output` any more, elsewhere, and say so"
+    try:
+        save(Path(output))
+        return Path(output)
+    except OSError as e:
+        for place in (Path.cwd(), None): # None is the system's, for temporary files
+            with suppress(OSError):
+                aside = Path(mkdtemp(prefix='skillrl-', dir=place))/Path(output).name
+                save(aside)
+                break
+        else:
+            raise
+        print(f'{e.strerror or e}; what was made is in {aside}', file=sys.stderr, flush=True)
+        args.status = 1
+        return aside
 
 # %% ../../nbs/cli/02_steps.ipynb #ca52b8ed
-def collect(args:Invocation)->int: # Exit status; ValueError if there are no games
+def collect(args:Invocation)->None: # ValueError if there are no games
     "play without skills and keep the trajectories"
     config, suite = _start(args)
     n = config.env.episodes
@@ -118,20 +119,19 @@ def collect(args:Invocation)->int: # Exit status; ValueError if there are no gam
     if not trajs:
         raise ValueError(f'{suite.name} has no games to collect from, so {args.output} was left as it is: '
                          'name a folder with training games')
-    where = _written(partial(save_trajectories, trajs), args.output)
-    episodes, lost = counted(len(trajs), 'episode'), _not_counted(n - len(trajs))
+    where = _write(args, partial(save_trajectories, trajs), args.output)
     nothing = '' if any(t.success for t in trajs) else 'Nothing was won: '
-    print(f'{nothing}{episodes}, success {success_rate(trajs)}: {where}{lost}')
-    return int(where != Path(args.output))
+    print(f'{nothing}{counted(len(trajs), "episode")}, success {success_rate(trajs)}: {where}'
+          f'{_not_counted(n - len(trajs))}')
 
 # %% ../../nbs/cli/02_steps.ipynb #9a0ac3a9
 def _many(counts):
     "How many there are of what, in words"
     return ', '.join(f'{name} {n:,}' for name, n in sorted(counts.items()) if n) or 'nothing'
 
-def _harvested(sessions, left, trajs):
-    "Read `sessions` into `trajs`; what there was, what was masked, and what was `left` out"
-    found, masked = Counter(), Counter()
+def _read_into(trajs, sessions, omissions):
+    "Read `sessions` into `trajs`; what there was, what was masked, and what was left out, the `omissions`"
+    counts, masks = Counter(), Counter()
     ids = Counter()
     for session in sessions:
         ids[session.id] += 1
@@ -139,46 +139,47 @@ def _harvested(sessions, left, trajs):
             session.id += f'~{ids[session.id]}'
         tasks = to_trajectories(session)
         trajs += tasks
-        found.update(sessions=1, tasks=len(tasks), calls=len(session.calls))
-        masked += session.masked
-        left += session.skipped
-    return f'read: {_many(found)}\nmasked: {_many(masked)}\nleft out or cut: {_many(left)}'
+        counts.update(sessions=1, tasks=len(tasks), calls=len(session.calls))
+        masks += session.masked
+        omissions += session.skipped
+    return f'read: {_many(counts)}\nmasked: {_many(masks)}\nleft out or cut: {_many(omissions)}'
 
 # %% ../../nbs/cli/02_steps.ipynb #755c0f29
-def harvest(args:Invocation)->int: # Exit status; ValueError without a session, or if its output is read
+def harvest(args:Invocation)->None: # ValueError without a session, or if its output is read
     "write trajectories from the logs of agents, without the secrets in them"
     files = session_files(args.path)
     if Path(args.output).resolve() in [file.resolve() for file in files]:
         raise ValueError(f'{args.output} is among what is read: name another --output')
-    trajs, left = [], Counter()
-    told = _harvested(find_sessions(args.path, args.since, args.project, left), left, trajs)
+    trajs, omissions = [], Counter()
+    sessions = find_sessions(args.path, args.since, args.project, omissions)
+    summary = _read_into(trajs, sessions, omissions)
     files = f'{counted(len(files), "file")} of {sum(file.stat().st_size for file in files)/1e6:.1f} MB'
     if not trajs:
         raise ValueError(f'no session was found in {files}: name others, or leave --since and --project out')
-    print(f'{fitted(tool_table(trajs))}\n\n{files}\n{told}')
+    print(f'{fitted(tool_table(trajs))}\n\n{files}\n{summary}')
     if args.dry_run:
-        print('Nothing was written: leave --dry-run out for that')
-        return 0
-    where = _written(partial(save_trajectories, trajs), args.output)
+        return print('Nothing was written: leave --dry-run out for that')
+    where = _write(args, partial(save_trajectories, trajs), args.output)
     print(f'{counted(len(trajs), "trajectory", "trajectories")}: {where}')
-    return int(where != Path(args.output))
 
 # %% ../../nbs/cli/02_steps.ipynb #061b6dfb
 def _account(teacher):
     "What a teacher behind a server was asked, what of its answers was of use, and what a chat policy took"
-    if not hasattr(teacher, 'exchanges'):
-        return f'\n{teacher.chat.ledger}' if hasattr(teacher, 'chat') else ''
-    rejected = counted(len(teacher.rejections), 'object')
-    asked = f'{counted(len(teacher.exchanges), "question")}, {len(teacher.unanswered)} unanswered'
-    return f'\n{asked}, {rejected} rejected; {teacher.chat.ledger}'
+    if isinstance(teacher, ChatPolicy):
+        return f'\n{teacher.chat.ledger}'
+    if not isinstance(teacher, LLMTeacher):
+        return ''
+    queries = f'{counted(len(teacher.exchanges), "question")}, {len(teacher.unanswered)} unanswered'
+    return f'\n{queries}, {counted(len(teacher.rejections), "object")} rejected; {teacher.chat.ledger}'
 
 def _quarantined(bank):
     "What the guard keeps out of every prompt, and the first reason for each"
-    held = bank.items('quarantined')
-    why = [as_data(''.join(o.provenance.get('quarantined', ())[:1]), 80) for o in held]
-    return ''.join(f'\nquarantined {o.id}: {as_data(advice(o), 80)}: {w}' for o, w in zip(held, why))
+    entries = bank.items('quarantined')
+    reasons = [as_data(''.join(o.provenance.get('quarantined', ())[:1]), 80) for o in entries]
+    return ''.join(f'\nquarantined {o.id}: {as_data(advice(o), 80)}: {reason}'
+                   for o, reason in zip(entries, reasons))
 
-def _played(file, config):
+def _episodes_in(file, config):
     "The trajectories in `file`, in the categories of the world that `config` names"
     return load_trajectories(file, router=world(config.env.name).router)
 
@@ -190,69 +191,61 @@ def _bank_of_memories(path, teacher):
     if len(worlds) > 1:
         raise ValueError(f'memories of {", ".join(worlds)} make one bank each: pass those of one world')
     where = world(worlds[0])
-    asked = teacher if hasattr(teacher, 'chat') else None
-    return bank_from_memories(memories, where.router, where.reader(), asked)
+    writer = teacher if isinstance(teacher, LLMTeacher) else None
+    return bank_from_memories(memories, where.router, where.reader(), writer)
 
 # %% ../../nbs/cli/02_steps.ipynb #34a33617
 def _bank_of_sessions(trajs, teacher):
     "A bank on probation of what recurs in sessions, or of what a model says of them"
-    if not hasattr(teacher, 'chat'):
+    if not isinstance(teacher, LLMTeacher):
         return find_habits(trajs)
     return put_on_probation(distill_bank(trajs, teacher, router=lambda task: 'general'))
 
 # %% ../../nbs/cli/02_steps.ipynb #1af8dca1
-def distill(args:Invocation)->int: # Exit status; ValueError if there is nothing to read
+def distill(args:Invocation)->None: # ValueError if there is nothing to read
     "write a bank from trajectories, or from official memories"
     config, folder = args.settings(), Path(args.output).with_suffix('.teacher')
-    args.kept = folder, 'the same command, which asks only for the rest unless it says --fresh'
+    args.resumption = folder, 'the same command, which asks only for the rest unless it says --fresh'
     teacher = build_teacher(config, folder, args.fresh)
     memories = Path(args.trajectories).is_file() and kind_of(args.trajectories) == 'memories'
-    trajs = [] if memories else _played(args.trajectories, config)
+    trajs = [] if memories else _episodes_in(args.trajectories, config)
     if not (trajs or memories):
         raise ValueError(f'{args.trajectories} holds no trajectories: play some first, with skillrl collect')
-    if any('signals' in t.metadata for t in trajs):
-        if not Path(args.output).suffix:
-            for name, n in write_candidates(trajs, args.output).items():
-                print(f'{Path(args.output)/name}: {counted(n, "eval")}')
-            return 0
+    are_sessions = any('signals' in t.metadata for t in trajs)
+    if are_sessions and not Path(args.output).suffix:
+        for name, n in write_candidates(trajs, args.output).items():
+            print(f'{Path(args.output)/name}: {counted(n, "eval")}')
+        return
+    if are_sessions:
         bank = _bank_of_sessions(trajs, teacher)
     elif memories:
         bank = _bank_of_memories(args.trajectories, teacher)
     else:
         of = world(config.env.name)
         bank = distill_bank(trajs, teacher, of.categories, of.router)
-    where = _written(bank.save, args.output)
+    where = _write(args, bank.save, args.output)
     empty = '' if bank.items() else 'The bank has no entries: '
     print(f'{empty}{bank!r}: {where}{_quarantined(bank)}{_account(teacher)}')
-    if not any('signals' in t.metadata for t in trajs): # Those are read by somebody's agent
+    if not are_sessions: # Those are read by somebody's agent
         print(describe_reading(bank.items('active', PROBATION), config))
-    return int(where != Path(args.output))
 
 # %% ../../nbs/cli/02_steps.ipynb #18d823a6
-def sft(args:Invocation)->int: # Exit status; ValueError without demonstrations
+def sft(args:Invocation)->None: # ValueError without demonstrations
     "fine-tune the policy on demonstrations that use a bank"
     config, suite = _start(args, learns=True)
-    file, teacher = args.trajectories, None
+    file = args.trajectories
+    teacher = episodes = None
     if args.teacher or learns_from_won(suite, config):
         file = file or TRAJECTORIES
     if file:
         teacher = build_teacher(config, f'{args.output}.teacher', args.fresh)
-    played = _played(file, config) if file else None
-    rows = drawn_rows(demonstrations(suite, load_bank(args.skill_bank), config, played, teacher), config)
+        episodes = _episodes_in(file, config)
+    rows = drawn_rows(demonstrations(suite, load_bank(args.skill_bank), config, episodes, teacher), config)
     with Progress() as step:
         policy, losses = fine_tune(rows, config, partial(step, 'sft'))
-    where = _written(policy.save, args.output)
-    told = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
-    print(f'{counted(len(rows), "row")}, {told}: {where}{_account(teacher)}')
-    return int(where != Path(args.output))
-
-# %% ../../nbs/cli/02_steps.ipynb #6cd8df09
-def _rl_summary(log, rounds, suite, path, bank_path):
-    "Two lines, of the policy and of the bank"
-    nothing = '' if any(row['success'] for row in log) or not log else 'Nothing was won: '
-    told = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}' if log else ''
-    evolution = describe_evolution([record for _, record in rounds], 1)
-    return f'{nothing}{counted(len(log), "iteration")}{told}: {path}\n{evolution}: {bank_path}'
+    where = _write(args, policy.save, args.output)
+    course = f'loss {losses[0]:.3f} → {losses[-1]:.3f}' if losses else 'no fine-tuning'
+    print(f'{counted(len(rows), "row")}, {course}: {where}{_account(teacher)}')
 
 # %% ../../nbs/cli/02_steps.ipynb #a646b158
 def _save_rounds(bank, rounds, folder):
@@ -263,124 +256,122 @@ def _save_rounds(bank, rounds, folder):
         JsonlLog(tmp/'evolution.jsonl').append([record for _, record in rounds])
 
 # %% ../../nbs/cli/02_steps.ipynb #66a1dc04
-def rl(args:Invocation)->int: # Exit status
+def rl(args:Invocation)->None:
     "improve the policy by GRPO, with a bank in its prompts that evolves"
     config, suite = _start(args, learns=True)
     require_writable(f'{args.output}.bank', 'whole')
     bank = load_bank(args.skill_bank)
     policy, teacher = build_rl_policy(config), build_teacher(config, f'{args.output}.teacher', args.fresh)
-    evidence = _played(args.trajectories, config) if args.trajectories else ()
+    evidence = _episodes_in(args.trajectories, config) if args.trajectories else ()
     with Progress() as step:
         log, rounds = train_in_suite(policy, suite, bank, config, partial(step, 'rl'), teacher, evidence)
-    where = _written(policy.save, args.output)
-    beside = _written(partial(_save_rounds, bank, rounds), f'{args.output}.bank')
-    print(f'{_rl_summary(log, rounds, suite, where, beside)}{_account(teacher)}')
-    return int((where, beside) != (Path(args.output), Path(f'{args.output}.bank')))
+    where = _write(args, policy.save, args.output)
+    beside = _write(args, partial(_save_rounds, bank, rounds), f'{args.output}.bank')
+    nothing = '' if any(row['success'] for row in log) or not log else 'Nothing was won: '
+    course = f', success {log[0]["success"]:.2f} → {log[-1]["success"]:.2f}' if log else ''
+    print(f'{nothing}{counted(len(log), "iteration")}{course}: {where}')
+    evolution = describe_evolution([record for _, record in rounds], 1)
+    print(f'{evolution}: {beside}{_account(teacher)}')
 
 # %% ../../nbs/cli/02_steps.ipynb #919ef7ca
 _EPISODES = 'trajectories.jsonl' # In a folder of `evolve`
 
 def _first_version(file, folder):
     "The latest bank in `folder`, after the first was put there"
-    there = versions(folder)
-    if there and file:
+    has_bank = bool(versions(folder))
+    if has_bank and file:
         raise ValueError(f'{folder} holds a bank already: '
                          'leave --skill-bank out to go on with it, or choose another --output')
-    if not there:
+    if not has_bank:
         load_bank(file or BANK).save(version_path(folder))
     return SkillBank.load(folder)
 
 def _past(folder, file, config):
     "What was played before: the episodes that `folder` holds, and those of `file` besides"
     rows = JsonlLog(folder/_EPISODES).read()
-    there = set(map(to_json, rows))
-    given = _played(file, config) if file else []
-    new = [t for t in given if to_json(t.to_dict()) not in there]
+    lines = set(map(to_json, rows))
+    others = _episodes_in(file, config) if file else []
+    new = [t for t in others if to_json(t.to_dict()) not in lines]
     return [*map(Trajectory.from_dict, rows), *new]
 
 # %% ../../nbs/cli/02_steps.ipynb #4cc11186
 def _active(bank):
     "How many entries of `bank` a prompt may show"
-    tried = len(bank.items(PROBATION))
-    return f'{len(bank.items("active"))} of {len(bank.items())} entries active and {tried} on probation'
+    active, others = (len(bank.items(status)) for status in ('active', PROBATION))
+    return f'{active} of {len(bank.items())} entries active and {others} on probation'
 
-def _evolve_rounds(bank, play_round, folder, n, played, teacher):
-    "The bank after `n` rounds, and where it is: no round follows one that `folder` has no room for"
-    log, episodes = JsonlLog(folder/'evolution.jsonl'), JsonlLog(folder/_EPISODES)
-    first, saved = len(log.read()), len(episodes.read())
+def _evolve_rounds(args, bank, play_round, episodes, teacher):
+    "The bank after all rounds, and where it is: no round follows one that the folder has no room for"
+    folder = Path(args.output)
+    log, episode_log = JsonlLog(folder/'evolution.jsonl'), JsonlLog(folder/_EPISODES)
+    first, size = len(log.read()), len(episode_log.read())
     with Progress() as step:
-        for i in range(first, first + n):
-            step('rounds', i - first, n)
+        for i in range(first, first + args.rounds):
+            step('rounds', i - first, args.rounds)
             bank, record = play_round(bank, i)
-            where = _written(bank.save, version_path(folder))
-            if where.parent != folder:
+            where = _write(args, bank.save, version_path(folder))
+            if args.status:
                 return bank, where
-            episodes.append([t.to_dict() for t in played[saved:]])
+            episode_log.append([t.to_dict() for t in episodes[size:]])
             log.append([record])
-            saved = len(played)
+            size = len(episodes)
             lines = '\n  '.join([round_text(record), *fates(record, bank)])
             print(f'{lines}{_account(teacher)}', flush=True)
     return bank, folder
 
 # %% ../../nbs/cli/02_steps.ipynb #919ef7c2
-def evolve(args:Invocation)->int: # 1 if a version lies elsewhere; ValueError if the folder holds another bank
+def evolve(args:Invocation)->None: # ValueError if the folder holds another bank
     "let a bank grow where the policy fails, with the weights as they are"
     config, suite = _start(args)
     folder = Path(args.output)
     teacher = build_teacher(config, folder/'teacher', args.fresh)
-    ledger = teacher.chat.ledger if hasattr(teacher, 'chat') else None
+    ledger = teacher.chat.ledger if isinstance(teacher, LLMTeacher) else None
     policy = build_policy(config, ledger, folder/'policy', args.fresh)
-    played = _past(folder, args.trajectories, config)
+    episodes = _past(folder, args.trajectories, config)
     bank = _first_version(args.skill_bank, folder)
-    args.kept = folder, 'the same command, without --skill-bank, for the rounds that are left'
+    args.resumption = folder, 'the same command, without --skill-bank, for the rounds that are left'
     def play_round(bank:Any, i:int)->tuple[Any, dict]:
-        return evolve_bank(policy, suite, bank, config, teacher, i, played)
-    bank, where = _evolve_rounds(bank, play_round, folder, args.rounds, played, teacher if ledger else policy)
+        return evolve_bank(policy, suite, bank, config, teacher, i, episodes)
+    bank, where = _evolve_rounds(args, bank, play_round, episodes, teacher if ledger else policy)
     print(f'{bank!r}, {_active(bank)}: {where}{_quarantined(bank)}')
     print(describe_reading(bank.items('active', PROBATION), config))
-    return int(where != folder)
 
 # %% ../../nbs/cli/02_steps.ipynb #113a7b1b
 def _play_conditions(policy, suite, games, bank, config):
-    "Row of the table → what was played, and row → games that got no answer"
+    "Row of the table → its episodes, and row → games that got no answer"
     banks = {'no bank': None} if bank is None else {'no bank': None, 'bank': bank}
     seed, limits = derive_seed(config.seed, 'eval'), rollout_limits(suite, config)
-    results, lost = {}, {}
+    results, unanswered = {}, {}
     with Progress() as step, build_threads(config.model):
         for (name, bank), split in product(banks.items(), games):
             episodes = build_episodes(suite, games[split], bank, config)
             row = row_name(name, split)
             each = _counting(step, row, len(episodes))
             results[row] = play(policy, episodes, seed=seed, each=each, limits=limits)
-            lost[row] = len(episodes) - len(results[row])
-    return results, lost
+            unanswered[row] = len(episodes) - len(results[row])
+    return results, unanswered
 
 # %% ../../nbs/cli/02_steps.ipynb #2b28f69a
 def _over_splits(results, splits):
-    "What was played under each condition, all of its `splits` together"
-    whole = {}
-    for name in ('no bank', 'bank'):
-        played = []
-        for split in splits:
-            played += results.get(row_name(name, split), [])
-        if played:
-            whole[name] = played
-    return whole
+    "Episodes under each condition, those of all its `splits` together"
+    conditions = {name: [t for split in splits for t in results.get(row_name(name, split), [])]
+                  for name in ('no bank', 'bank')}
+    return {name: episodes for name, episodes in conditions.items() if episodes}
 
 def evaluate(args:Invocation)->None: # ValueError if there are no test games
     "play each test game once, without a bank and with it"
     config, suite = _start(args)
-    most = args.typed.get('env.test_tasks') # A folder has all its games played unless less is asked for
+    most = args.line_settings.get('env.test_tasks') # All games of a folder, unless less is asked for
     games = {split: suite.games(split, config.env.test_tasks)[:most] for split in suite.tests}
     if not any(games.values()):
         raise ValueError(f'{suite.name} has no test games: name a folder that holds the official splits')
     policy = build_policy(config, folder='data/eval.policy', fresh=args.fresh)
     bank = load_bank(args.skill_bank) if args.skill_bank else None
-    results, lost = _play_conditions(policy, suite, games, bank, config)
+    results, unanswered = _play_conditions(policy, suite, games, bank, config)
     print(f'{describe_gain(_over_splits(results, games))}\n{fitted(compare(results))}')
     if bank is not None:
         reading = describe_reading(bank.items('active', PROBATION), config)
         print('\n'.join([f'bank: {_active(bank)}', reading, *describe_shown(results)]))
-    for row, n in lost.items():
+    for row, n in unanswered.items():
         if n:
             print(f'{row}{_not_counted(n)}')

@@ -49,7 +49,7 @@ class AgentConfig:
     "What the policy reads, and how its replies are read"
     prompt:str = opt('auto', choices=('auto', 'ours', 'chat', 'official')) # `auto`: who plays decides
     history_length:int = opt(3, lo=0) # Past steps in a prompt; a chat policy sees all, the official code 2
-    decode:str = opt('free', choices=('free', 'admissible', 'once')) # What weights may write as a command
+    decode:str = opt('free', choices=('free', 'admissible', 'no_repeat')) # Commands that weights may write
     reply:str = opt('think+action', choices=('think+action', 'action')) # Form of a reply, in rows and prompts
     conversation:str = opt('rendered', choices=('rendered', 'appended')) # Prompts made anew, or one grows
 
@@ -178,12 +178,6 @@ def _check_weights(model, agent):
                          f'{model.engine_api_base!r}, where all that moves is an adapter: '
                          'set model.adapter to none')
 
-def _settle(config):
-    "Let sections know what others say"
-    config.env.seed = config.seed
-    if config.retrieval.mode == 'trajectories': # Whole episodes are no skills that could evolve
-        config.evolution.validation_interval = 0
-
 # %% ../../nbs/01_core.config.ipynb #d81bf879
 @dataclass
 class SkillRLConfig:
@@ -201,43 +195,45 @@ class SkillRLConfig:
     def __post_init__(self):
         self.check()
 
-    def check(self)->'SkillRLConfig': # Itself; ValueError names a setting that is wrong
-        "Settle every value's type and range"
-        for path, section, f in self.settings():
-            setattr(section, f.name, checked(path, getattr(section, f.name), f))
-        _settle(self)
-        _check_models(self.model, self.retrieval)
-        _check_weights(self.model, self.agent)
-        return self
-
     def settings(self)->Iterator[tuple]:
         "Each setting as (`rl.group_size`, its section, its field)"
         for f in fields(self):
-            section = getattr(self, f.name)
-            if is_dataclass(section):
+            if is_dataclass(f.type):
+                section = getattr(self, f.name)
                 yield from ((f'{f.name}.{g.name}', section, g) for g in fields(section))
             else:
                 yield f.name, self, f
 
-# %% ../../nbs/01_core.config.ipynb #fad251e2
+    def to_dict(self)->dict: # Sections of plain values, without keys
+        "The config as JSON would hold it"
+        return asdict(self)
+
+# %% ../../nbs/01_core.config.ipynb #cfdc747c
 @patch
-def to_dict(self:SkillRLConfig)->dict: # Sections of plain values, without keys
-    "The config as JSON would hold it"
-    return asdict(self)
+def check(self:SkillRLConfig)->SkillRLConfig: # Itself; ValueError names a setting that is wrong
+    "Settle every value's type and range"
+    for path, section, f in self.settings():
+        setattr(section, f.name, checked(path, getattr(section, f.name), f))
+    self.env.seed = self.seed
+    if self.retrieval.mode == 'trajectories': # Whole episodes are no skills that could evolve
+        self.evolution.validation_interval = 0
+    _check_models(self.model, self.retrieval)
+    _check_weights(self.model, self.agent)
+    return self
 
 # %% ../../nbs/01_core.config.ipynb #3c33aef8
 _PATHS = tuple(path for path, _, _ in SkillRLConfig().settings())
 
 def unknown(
     path:str, # As somebody wrote it
-    known:tuple=_PATHS, # What would have been right
+    names:tuple=_PATHS, # What would have been right
 )->str:
     "A sentence about the setting `path` that does not exist"
     word = path.split('.')[-1]
-    meant = [p for p in known if p.split('.')[-1] == word][:3]
+    matches = [name for name in names if name.split('.')[-1] == word][:3]
     for n, cutoff in ((1, .8), (3, 0)):
-        meant = meant or difflib.get_close_matches(path, known, n, cutoff)
-    return f'there is no setting {path}: did you mean {" or ".join(meant)}?'
+        matches = matches or difflib.get_close_matches(path, names, n, cutoff)
+    return f'there is no setting {path}: did you mean {" or ".join(matches)}?'
 
 # %% ../../nbs/01_core.config.ipynb #9a83ad88
 @patch
@@ -369,5 +365,5 @@ def load_config(
 )->SkillRLConfig: # ValueError or OSError, in one sentence, names the file or the setting
     "The config to run with"
     settings = settings_in(path) if path else {}
-    said = from_krill({k: v for k, v in flat(overrides).items() if v is not None})
-    return (base or SkillRLConfig()).merged(settings | said).fill_keys()
+    settings |= from_krill({k: v for k, v in flat(overrides).items() if v is not None})
+    return (base or SkillRLConfig()).merged(settings).fill_keys()

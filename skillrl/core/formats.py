@@ -96,19 +96,19 @@ def _observation(text):
 
 def _conversation(d, router, gaps):
     "A won episode of ETO's as a `Trajectory`; steps that follow no observation go to the list `gaps`"
-    task, shown = '', []
+    task, observations = '', []
     steps = []
     for by_agent, text in _turns(d['conversations']):
         if not by_agent:
             goals = _TASK.findall(text)
             if goals:
-                task, shown = goals[-1].strip(), []
-            shown.append(_observation(text))
+                task, observations = goals[-1].strip(), []
+            observations.append(_observation(text))
         elif task: # Before it stand instructions, and consent to them
             actions = _ACTION.findall(text)
             action = actions[-1] if actions else text.strip()
-            steps.append(Step('\n'.join(shown), action, reply=text, ok=bool(actions)))
-            shown = []
+            steps.append(Step('\n'.join(observations), action, reply=text, ok=bool(actions)))
+            observations = []
     if not steps:
         raise ValueError('`conversations` should set a task ("Your task is to: …") and hold replies to it')
     gaps += [s for s in steps if not s.observation]
@@ -116,7 +116,7 @@ def _conversation(d, router, gaps):
     game = str(d.get('game_file') or '')
     category = router(' '.join(Path(game).parts[-3:]) or task) if router else ''
     id = str(d.get('id') or fingerprint(d['conversations'])[:12])
-    return Trajectory(id, task, category, steps, True, '\n'.join(shown), game)
+    return Trajectory(id, task, category, steps, True, '\n'.join(observations), game)
 
 # %% ../../nbs/core/08_formats.ipynb #e2121264
 def _trajectory(d, router, gaps):
@@ -130,8 +130,8 @@ def _trajectory(d, router, gaps):
         return Trajectory.from_dict(d)
     if 'memory_id' in d:
         raise ValueError('this is a memory, not a trajectory; use load_memories')
-    known, found = '`conversations`, `task_description`, `task`', ', '.join(map(str, d)) or 'nothing'
-    raise ValueError(f'none of the fields {known} is there; found {found}')
+    raise ValueError('none of the fields `conversations`, `task_description`, `task` is there; '
+                     f'found {", ".join(map(str, d)) or "nothing"}')
 
 def load_trajectories(
     path:str|Path, # JSON lines or an array, of our records, Krill's or ETO's

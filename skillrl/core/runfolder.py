@@ -47,8 +47,8 @@ class _FolderLock:
         try:
             self.lock.acquire(blocking=False)
         except Timeout:
-            told = f'{path} is in use by process {_owner(file)}: wait until it ends or choose another folder'
-            raise BlockingIOError(told) from None
+            raise BlockingIOError(f'{path} is in use by process {_owner(file)}: '
+                                  'wait until it ends or choose another folder') from None
         self._write(f' {os.getpid()}')
 
     def _write(self, text):
@@ -87,15 +87,6 @@ def _is_version(name):
     return bool(re.fullmatch('[0-9]{4,}', name))
 
 # %% ../../nbs/core/07_runfolder.ipynb #f050570d
-def _known_log(d, name):
-    size = d['logs'][name]
-    return d['writes'].get(name) == 'log' and name.endswith('.jsonl') and type(size) is int and size >= 0
-
-def _known_folder(d, name, path):
-    placed = isinstance(path, str) and path.startswith(f'{name}/') and _is_version(path[len(name) + 1:])
-    return placed and d['writes'].get(name) == 'folder' and isinstance(d['checksums'].get(path), dict)
-
-# %% ../../nbs/core/07_runfolder.ipynb #5b1c7e20
 def _seal(d):
     "What the config and the state in `d` are known by"
     return fingerprint([d['config'], d['state']])
@@ -109,19 +100,21 @@ def _problem(d):
             return f'has no `{k}` of the right kind'
     if d['fingerprint'] != _seal(d):
         return 'has a `config` or a `state` that its `fingerprint` does not fit'
-    return _foreign_name(d)
+    return next(_foreign_names(d), None)
 
-def _foreign_name(d):
-    for name, kind in d['writes'].items():
+def _foreign_names(d):
+    kinds = d['writes']
+    for name, kind in kinds.items():
         if not _is_plain(name) or kind not in ('log', 'folder', 'file'):
-            return f'has {name!r} in `writes`, no plain name of a file of ours'
-    for name in d['logs']:
-        if not _known_log(d, name):
-            return f'has {name!r} in `logs`, no log of this run and its size'
+            yield f'has {name!r} in `writes`, no plain name of a file of ours'
+    for name, size in d['logs'].items():
+        is_log = kinds.get(name) == 'log' and name.endswith('.jsonl')
+        if not is_log or type(size) is not int or size < 0:
+            yield f'has {name!r} in `logs`, no log of this run and its size'
     for name, path in d['folders'].items():
-        if not _known_folder(d, name, path):
-            return f'has {path!r} in `folders`, no folder of this run'
-    return None
+        is_version = isinstance(path, str) and re.fullmatch(re.escape(name) + '/[0-9]{4,}', path)
+        if kinds.get(name) != 'folder' or not is_version or not isinstance(d['checksums'].get(path), dict):
+            yield f'has {path!r} in `folders`, no folder of this run'
 
 # %% ../../nbs/core/07_runfolder.ipynb #cb239d00
 def _damage(path, commit):
@@ -183,51 +176,49 @@ def _check_place(path, resume):
     "An error if there is nothing to resume, or something in the way of a new run"
     if resume and not (path/_CONFIG).exists():
         raise FileNotFoundError(f'{path} holds no run to resume: start one first')
-    used = path.exists() and any(f[0] != '.' for f in os.listdir(path))
-    if used and resume is False:
+    if resume is False and path.exists() and any(f[0] != '.' for f in os.listdir(path)):
         raise FileExistsError(f'{path} already holds files: resume the run or choose another folder')
 
-def _plain_config(config):
+def _plain(config):
     "`config` as JSON would hold it; None stays None"
-    settings = config.to_dict() if hasattr(config, 'to_dict') else config
-    return json.loads(to_json(settings))
+    return json.loads(to_json(config))
 
 def _start(run, config):
-    bound = config if run.binds is None else run.binds
-    run.known = dict(config=bound, writes={}, logs={}, folders={}, checksums={}, state=None)
+    binding = config if run.binds is None else run.binds
+    run.latest = dict(config=binding, writes={}, logs={}, folders={}, checksums={}, state=None)
     sweep(run.path)
     write_json(run.path/_CONFIG, config)
     _save(run)
 
 def _save(run):
-    for name, known in ((_PREVIOUS, run.before), (_STATE, run.known)):
-        if known:
-            write_json(run.path/name, known | dict(fingerprint=_seal(known)))
+    for name, commit in ((_PREVIOUS, run.previous), (_STATE, run.latest)):
+        if commit:
+            write_json(run.path/name, commit | dict(fingerprint=_seal(commit)))
 
 # %% ../../nbs/core/07_runfolder.ipynb #a2eda2ab
 class RunFolder(AbstractContextManager):
     "A folder that one process at a time writes a run into, and that a later one can continue"
     def __init__(self,
         path:str|Path, # The folder, such as `runs/first`
-        config:object=None, # A dict or anything with `to_dict`; None takes the one stored there
+        config:dict|None=None, # Its settings; None takes those stored there
         resume:bool|None=False, # Continue the run that is there? None begins one where there is none
         accept_changes:bool=False, # Continue although settings have changed since its last commit
         makes:Container|None=None, # Names of all that runs of this kind write; None for any
         binds:dict|None=None, # What may never change; None for the config, which may if that is accepted
     ): # FileExistsError, FileNotFoundError or ValueError if it does not fit `resume`; errors of `_FolderLock`
         self.path, self.makes = Path(path), makes
-        self.binds = _plain_config(binds)
-        self.known, self.before = None, None # As they stand in `state.json` and `state.previous.json`
+        self.binds, config = _plain(binds), _plain(config)
+        self.latest = self.previous = None # Commits: `state.json` and `state.previous.json`
         self.new_folders = {} # Written since the last commit
         self.journal = None   # Of the step under way
         _check_place(self.path, resume)
         self.lock = _FolderLock(path)
         try:
-            begun = any((self.path/name).exists() for name in (_STATE, _PREVIOUS))
-            if resume or resume is None and begun:
-                _resume(self, _plain_config(config), accept_changes)
+            has_state = any((self.path/name).exists() for name in (_STATE, _PREVIOUS))
+            if resume or resume is None and has_state:
+                _resume(self, config, accept_changes)
             else:
-                _start(self, _plain_config(config) or {})
+                _start(self, config or {})
         except BaseException:
             self.close()
             raise
@@ -244,29 +235,29 @@ def close(self:RunFolder)->None:
 @patch(as_prop=True)
 def config(self:RunFolder)->dict:
     "The settings of the run"
-    return deepcopy(self.known['config'])
+    return deepcopy(self.latest['config'])
 
 @patch(as_prop=True)
 def state(self:RunFolder)->dict|None: # None before the first commit
     "What the last commit left for those who go on"
-    return deepcopy(self.known['state'])
+    return deepcopy(self.latest['state'])
 
 @patch(as_prop=True)
 def folders(self:RunFolder)->dict: # Name → place of its last committed version
     "The folders that count"
-    return dict(self.known['folders'])
+    return dict(self.latest['folders'])
 
 # %% ../../nbs/core/07_runfolder.ipynb #81561084
-def _claim(run, name, kind):
+def _register(run, name, kind):
     "Note that the run writes `name`, before it does"
-    if run.known['writes'].get(name) == kind:
+    if run.latest['writes'].get(name) == kind:
         return run.path/name
     if not _is_plain(name) or run.makes and name not in run.makes:
         raise ValueError(f'{name!r} is not a name of what this run writes')
     if os.path.lexists(run.path/name):
         raise FileExistsError(f'{run.path/name} was not made by this run: move it away, and resume')
-    for known in filter(None, (run.before, run.known)):
-        known['writes'] = dict(sorted((known['writes'] | {name: kind}).items()))
+    for commit in filter(None, (run.previous, run.latest)):
+        commit['writes'] = dict(sorted((commit['writes'] | {name: kind}).items()))
     _save(run)
     return run.path/name
 
@@ -275,14 +266,14 @@ def log(self:RunFolder,
     name:str, # `metrics` for `metrics.jsonl`
 )->JsonlLog: # ValueError for another name than a run makes, FileExistsError if this run has not made it
     "The run's log `name`; what is appended counts from the next commit on"
-    return JsonlLog(_claim(self, f'{name}.jsonl', 'log'))
+    return JsonlLog(_register(self, f'{name}.jsonl', 'log'))
 
 @patch
 def file(self:RunFolder,
     name:str, # Such as `report.md`, or `bank` for a folder that keeps all its files
 )->Path: # Where it is; FileExistsError as for `log`
     "A place of the run besides logs and versions, for writers that write each file as a whole"
-    return _claim(self, name, 'file')
+    return _register(self, name, 'file')
 
 # %% ../../nbs/core/07_runfolder.ipynb #a93ddc0a
 @patch
@@ -291,15 +282,15 @@ def folder(self:RunFolder,
     name:str, # `policy` for `policy/0001`, `policy/0002`, …
 )->Iterator[Path]: # FileExistsError as for `log`, OSError as for `atomic_folder`
     "Hand out an empty folder, the run's `name` from the next commit on; `folders[name]` says where it is"
-    place = _claim(self, name, 'folder')
-    n = 1 + _version_of(self.known, name)
+    place = _register(self, name, 'folder')
+    n = 1 + _version_of(self.latest, name)
     with atomic_folder(place/f'{n:04}') as p:
         yield p
     self.new_folders[name] = f'{name}/{n:04}'
 
-def _version_of(known, name):
+def _version_of(commit, name):
     "Number of the version of the folder `name` that counts, 0 if there is none"
-    return int(known['folders'].get(name, '0').split('/')[-1])
+    return int(commit['folders'].get(name, '0').split('/')[-1])
 
 # %% ../../nbs/core/07_runfolder.ipynb #ee630c6c
 @patch
@@ -320,18 +311,16 @@ _HALF_FOLDER = re.compile(r'\.+\d{4,}(\.(tmp|old))+', re.ASCII)
 
 def _remove_old(run):
     "Remove the versions of no commit"
-    for name, kind in run.known['writes'].items():
-        if kind == 'folder':
-            for p in _unneeded(run, name):
-                shutil.rmtree(p)
+    for name, kind in run.latest['writes'].items():
+        for p in _unneeded(run, name) if kind == 'folder' else ():
+            shutil.rmtree(p)
 
 def _unneeded(run, name):
     "Folders in `name` that this run made and no longer needs"
-    newest, oldest = _version_of(run.known, name), 0
-    if run.before and run.before['folders'] != run.known['folders']:
-        oldest = min(_version_of(run.before, name), newest)
-    children = [p for p in (run.path/name).glob('*')
-                if p.is_dir() and not p.is_symlink()]
+    newest, oldest = _version_of(run.latest, name), 0
+    if run.previous and run.previous['folders'] != run.latest['folders']:
+        oldest = min(_version_of(run.previous, name), newest)
+    children = [p for p in (run.path/name).glob('*') if p.is_dir() and not p.is_symlink()]
     return [p for p in children if _HALF_FOLDER.fullmatch(p.name)
             or _is_version(p.name) and (int(p.name) < oldest or int(p.name) == newest + 1)]
 
@@ -341,14 +330,14 @@ def commit(self:RunFolder,
     state:dict, # What another process needs to go on, in plain values
 )->None: # OSError, in one sentence, if it could not be written
     "Make everything written so far, and `state`, the point to resume from"
-    last, folders = self.known, self.folders | self.new_folders
+    last, folders = self.latest, self.folders | self.new_folders
     logs = {name: JsonlLog(self.path/name).size
             for name, kind in last['writes'].items() if kind == 'log'}
     sums = {path: last['checksums'].get(path) or _checksums(self.path/path) for path in folders.values()}
     now = last | dict(logs=logs, folders=folders, checksums=sums, state=state)
     if last['state'] is not None and (not folders or last['folders'] != folders):
-        self.before = last
-    self.known = json.loads(to_json(now))
+        self.previous = last
+    self.latest = json.loads(to_json(now))
     _save(self)
     if self.journal:
         self.journal.clear()
@@ -362,57 +351,56 @@ def _differences(a, b):
     return [f'{at} was {a.get(at)!r} and is now {b.get(at)!r}'
             for at in dict.fromkeys([*a, *b]) if a.get(at) != b.get(at)]
 
-def _check_changes(run, stored, now, accept):
+def _check_changes(run, file_config, new_config, accept):
     "Settings that differ from those of the last commit; an error unless that is accepted"
-    before, fixed = run.known['config'], run.binds is not None
-    if fixed:
-        changed = _differences(before, run.binds)
-    else:
-        changed = _differences(before, now) or _differences(before, stored)
-    if changed and (fixed or not accept):
-        others = 'choose another folder' if fixed else 'go on with the new ones by --accept-changes'
-        raise ValueError(f'{run.path} was begun with other settings ({"; ".join(changed)}): '
-                         f'put them back, or {others}')
-    return changed
+    old, remedy = run.latest['config'], 'go on with the new ones by --accept-changes'
+    changes = _differences(old, new_config) or _differences(old, file_config)
+    if run.binds is not None:
+        changes, accept = _differences(old, run.binds), False
+        remedy = 'choose another folder'
+    if changes and not accept:
+        raise ValueError(f'{run.path} was begun with other settings ({"; ".join(changes)}): '
+                         f'put them back, or {remedy}')
+    return changes
 
 # %% ../../nbs/core/07_runfolder.ipynb #8588ea61
 def _read_commits(run):
     "Take in the commits, or say what is wrong with them; nothing is written"
-    stored, run.known = read_json(run.path/_CONFIG), read_state(run.path)
-    if not isinstance(stored, dict):
+    file_config, run.latest = read_json(run.path/_CONFIG), read_state(run.path)
+    if not isinstance(file_config, dict):
         raise ValueError(f'{run.path/_CONFIG} is not an object: restore it')
-    if run.known is None:
+    if run.latest is None:
         if (run.path/_PREVIOUS).exists():
             raise ValueError(f'{run.path/_STATE} is missing: {_remedy(run.path)}')
-        return stored
-    foreign = [n for n in run.known['writes'] if run.makes and n not in run.makes]
+        return file_config
+    foreign = [n for n in run.latest['writes'] if run.makes and n not in run.makes]
     if foreign:
         raise ValueError(f'{run.path/_STATE} has {foreign[0]!r} in `writes`, '
                          'which runs of this kind do not write: restore it from a copy')
-    _check_links(run.path, run.known)
-    wrong = _damage(run.path, run.known)
+    _check_links(run.path, run.latest)
+    wrong = _damage(run.path, run.latest)
     if wrong:
         raise ValueError(f'{wrong}: {_remedy(run.path)}')
     with suppress(ValueError):
-        run.before = read_state(run.path, _PREVIOUS)
-    return stored
+        run.previous = read_state(run.path, _PREVIOUS)
+    return file_config
 
 # %% ../../nbs/core/07_runfolder.ipynb #38e69ff2
 def _resume(run, config, accept):
     "Go back to the last commit"
-    stored = _read_commits(run)
-    if run.known is None:
-        _start(run, stored)
-    now = stored if config is None else config
-    changed = _check_changes(run, stored, now, accept)
-    if stored != now:
-        write_json(run.path/_CONFIG, now)
-    if changed:
-        run.known['config'] = now
+    file_config = _read_commits(run)
+    if run.latest is None:
+        _start(run, file_config)
+    new_config = file_config if config is None else config
+    changes = _check_changes(run, file_config, new_config, accept)
+    if file_config != new_config:
+        write_json(run.path/_CONFIG, new_config)
+    if changes:
+        run.latest['config'] = new_config
         _save(run)
-    for name, kind in run.known['writes'].items():
-        log, keep = JsonlLog(run.path/name), run.known['logs'].get(name, 0)
-        if kind == 'log' and log.size > keep:
-            os.truncate(log.path, keep)
+    for name, kind in run.latest['writes'].items():
+        log, size = JsonlLog(run.path/name), run.latest['logs'].get(name, 0)
+        if kind == 'log' and log.size > size:
+            os.truncate(log.path, size)
     sweep(run.path)
     _remove_old(run)

@@ -19,33 +19,33 @@ _BLOT = '[redacted]'
 
 @cache
 def _table():
-    "Rows of `data/secrets.txt` as (kind, what must occur, pattern, what takes its place), and named patterns"
+    "Rows of `data/secrets.txt` as (kind, what must occur, pattern, what takes its place), and all patterns"
     text = data_path('secrets.txt').read_text(encoding='utf-8')
-    shapes, named = [], {}
+    shapes, patterns = [], {}
     for row in re.sub(r'^#.*\n|\n +', '', text, flags=re.M).splitlines():
         kind, part, source = row.split(None, 2)
-        named[part] = pattern = re.compile(re.sub('%([A-Z]+)%', lambda m: named[m[1]].pattern, source))
+        patterns[part] = pattern = re.compile(re.sub('%([A-Z]+)%', lambda m: patterns[m[1]].pattern, source))
         if kind not in ('part', 'after'):
             instead = '~' if kind == 'home' else _BLOT
             shapes.append((kind, part, pattern, r'\1'*pattern.groups + instead))
-    return shapes, named
+    return shapes, patterns
 
 # %% ../../nbs/core/09_secrets.ipynb #52ae3f12
-def _without_shapes(text, found, homes):
-    "`text` without what looks like a key or a password; `found` takes kind → how many"
-    shapes, named = _table()
+def _without_shapes(text, counts, homes):
+    "`text` without what looks like a key or a password; `counts` takes kind → how many"
+    shapes, patterns = _table()
     for kind, part, pattern, instead in shapes:
         if (part == '*' or part in text) and (homes or kind != 'home'):
             text, n = pattern.subn(instead, text)
-            found[kind] += n
+            counts[kind] += n
     out, last = [], 0
-    for m in named['names'].finditer(text.replace('İ', 'i').lower()): # The only letter that grows
-        value = named[m.lastgroup].match(text, m.end()) if m.start() >= last else None
+    for m in patterns['names'].finditer(text.replace('İ', 'i').lower()): # The only letter that grows
+        value = patterns[m.lastgroup].match(text, m.end()) if m.start() >= last else None
         if value:
             begin, end = value.span(value.lastindex)
             out += [text[last:begin], _BLOT]
             last = end
-    found['password'] += len(out)//2
+    counts['password'] += len(out)//2
     return ''.join(out) + text[last:]
 
 # %% ../../nbs/core/09_secrets.ipynb #2c873212
@@ -80,11 +80,11 @@ def _decoded(m):
 
 def _unwrapped(text, hide):
     "`text` with what stands in lines of its own behind a key that fills a line"
-    wrapped = _table()[1]['WRAPPED']
+    pattern = _table()[1]['WRAPPED']
     def join(m:re.Match)->str:
         return m[1] if hide(m[1]).endswith(_BLOT) else m[0]
     for _ in range(99): # Lines, of a key
-        text, before = wrapped.sub(join, text), text
+        text, before = pattern.sub(join, text), text
         if text == before:
             break
     return text
@@ -93,24 +93,24 @@ def _unwrapped(text, hide):
 def redact(
     text:str,                  # Anything that may be shown or written
     secrets:Iterable[str]=(),  # Keys we know, of any form
-    found:Counter|None=None,   # Takes kind → how many were replaced
+    counts:Counter|None=None,   # Takes kind → how many were replaced
     homes:bool=False,          # Is `~` to stand for the homes of users?
 )->str:
     "`text` without `secrets` and without what looks like a key or a password"
-    found = Counter() if found is None else found
-    def hide(text:str, found:Counter)->str:
-        return _without_shapes(_without_known(text, secrets), found, homes)
+    counts = Counter() if counts is None else counts
+    def hide(text:str, counts:Counter)->str:
+        return _without_shapes(_without_known(text, secrets), counts, homes)
     def look(text:str)->str:
         return hide(text, Counter())
     def decode(m:re.Match)->str:
         inside = _decoded(m)
         return _BLOT if look(inside) != inside else m[0]
-    named = _table()[1]
-    bare = named['UNSEEN'].sub('', text)
+    patterns = _table()[1]
+    bare = patterns['UNSEEN'].sub('', text)
     if bare != text and look(bare) != bare:
         text = bare
     text = _unwrapped(text, look)
-    return named['CODED'].sub(decode, hide(text, found))
+    return patterns['CODED'].sub(decode, hide(text, counts))
 
 # %% ../../nbs/core/09_secrets.ipynb #a23ba018
 def _is_secret(name):

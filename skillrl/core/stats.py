@@ -43,8 +43,8 @@ def wilson(
 
 def average(values:Iterable[float])->float: # 0 for none
     "The mean of `values`, added up in their order"
-    known = list(values)
-    return sum(known)/max(1, len(known))
+    values = list(values)
+    return sum(values)/max(1, len(values))
 
 # %% ../../nbs/core/04_stats.ipynb #1e8803f3
 def sign_test(
@@ -84,8 +84,8 @@ def _bisected(low, high, rounds, is_below):
 
 def _bound_at(z, wins, losses, n):
     "The difference that what was seen is `z` standard errors above"
-    seen = (wins - losses)/max(1, n)
-    return _bisected(-1., seen, 40, lambda d: _tango_score(wins, losses, n, d) > z)
+    gain = (wins - losses)/max(1, n)
+    return _bisected(-1., gain, 40, lambda d: _tango_score(wins, losses, n, d) > z)
 
 # %% ../../nbs/core/04_stats.ipynb #ab6dc589
 _TAIL = (1 - .95)/2 # Chance to be below an interval, and to be above it
@@ -117,10 +117,9 @@ def weighed_below(
     for u in under:
         if u not in shares:
             shares[u] = [u/(o + u) for o in over]
-        left = 1.
+        before = 1.
         for i, share in enumerate(shares[u]):
-            left = chance[i] + share*(left - chance[i])
-            chance[i] = left
+            before = chance[i] = chance[i] + share*(before - chance[i])
     return chance[-1]
 
 # %% ../../nbs/core/04_stats.ipynb #4dfb220d
@@ -207,9 +206,9 @@ def clustered_rate(
     clusters:Iterable[Sequence[float]], # 1 for each game that was won, 0 for others, cluster by cluster
 )->Rate:
     "The share of games that were won, with an interval by cluster"
-    won, share, reach = _effective(clusters)
-    r, n = wilson(share*sum(won), share*len(won), reach), len(won)
-    mean = sum(won)/n if n else math.nan
+    wins, share, reach = _effective(clusters)
+    r, n = wilson(share*sum(wins), share*len(wins), reach), len(wins)
+    mean = sum(wins)/n if n else math.nan
     return Rate(mean, min(mean, r.low), max(mean, r.high), n)
 
 def clustered_gain(

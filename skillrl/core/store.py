@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['make_folder', 'write_error', 'atomic_write', 'sweep', 'to_json', 'write_json', 'require_file', 'read_json',
-           'fingerprint', 'atomic_folder', 'JsonlLog', 'data_path', 'require_writable', 'save_or_rescue']
+           'fingerprint', 'atomic_folder', 'JsonlLog', 'data_path', 'require_writable']
 
 # %% ../../nbs/core/02_store.ipynb #8f759ebf
-import errno, hashlib, json, os, re, shutil, stat, tempfile
-from collections.abc import Callable, Iterable, Iterator
+import errno, hashlib, json, os, re, shutil, tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fastcore.basics import patch
 from importlib.util import find_spec
@@ -25,8 +25,8 @@ def _sync_folder(folder:str|Path)->None: # OSError if the disk does not confirm 
     except OSError as e:
         if e.errno in (errno.EINVAL, errno.ENOTSUP): # Some network disks do not know how
             return
-        told = f'{folder} was written, but the disk did not confirm it ({e.strerror}): check the disk'
-        raise OSError(e.errno, told) from e
+        raise OSError(e.errno, f'{folder} was written, but the disk did not confirm it ({e.strerror}): '
+                               'check the disk') from e
     finally:
         os.close(fd)
 
@@ -53,10 +53,10 @@ def _to_disk(
 def write_error(path:str|Path, e:OSError)->OSError:
     "The same kind of error as `e`, said in one sentence"
     reason = getattr(e, 'reason', e.strerror)
-    told = OSError(e.errno, f'could not write {path} ({reason}); what was there before is untouched: '
-                   'free some space or choose another folder')
-    told.reason = reason
-    return told
+    error = OSError(e.errno, f'could not write {path} ({reason}); what was there before is untouched: '
+                    'free some space or choose another folder')
+    error.reason = reason
+    return error
 
 def _target(path):
     "Where a write to `path` goes: what a symbolic link points to"
@@ -100,10 +100,9 @@ def sweep(
     folder:str|Path, # Where a process may have been killed while it wrote
 )->None:
     "Remove the files that `atomic_write` left half written in `folder` and below it"
-    for where, _, files in os.walk(folder):
-        for name in files:
-            if _HALF_WRITTEN.fullmatch(name):
-                _remove(Path(where)/name)
+    for path in Path(folder).rglob('.*.tmp*'):
+        if _HALF_WRITTEN.fullmatch(path.name) and not path.is_dir():
+            _remove(path)
 
 # %% ../../nbs/core/02_store.ipynb #ee0ceacd
 def _plain(o):
@@ -149,12 +148,12 @@ def require_file(
     most:int=1_000_000_000, # Bytes
 )->Path: # ValueError for a pipe, a device or a larger file, FileNotFoundError
     "`path`, which can be read to its end"
-    info = os.stat(path)
-    if stat.S_ISREG(info.st_mode) and info.st_size > most:
-        raise ValueError(f'{path} has {info.st_size:,} bytes, of which at most {most:,} are read')
-    if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode) or str(path).startswith('/dev/')):
+    path, size = Path(path), os.stat(path).st_size
+    if path.is_file() and size > most:
+        raise ValueError(f'{path} has {size:,} bytes, of which at most {most:,} are read')
+    if not (path.is_file() or path.is_dir() or str(path).startswith('/dev/')):
         raise ValueError(f'{path} is a pipe or a device: name a file')
-    return Path(path)
+    return path
 
 def read_json(
     path:str|Path, # A JSON file, UTF-8
@@ -222,10 +221,10 @@ def atomic_folder(
             path.replace(old)
         tmp.replace(path)
     except Exception as e:
-        known = _disk_error(e)
-        if known is None:
+        error = _disk_error(e)
+        if error is None:
             raise
-        raise write_error(path, known) from e
+        raise write_error(path, error) from e
     finally:
         _bring_back(path, old)
         shutil.rmtree(tmp, ignore_errors=True)
@@ -264,8 +263,8 @@ def mend(self:JsonlLog)->None: # OSError if the file cannot be changed
 
 def _object(line):
     with suppress(ValueError, RecursionError):
-        found = json.loads(line)
-        return found if isinstance(found, dict) else None
+        row = json.loads(line)
+        return row if isinstance(row, dict) else None
 
 # %% ../../nbs/core/02_store.ipynb #3841c99d
 @patch
@@ -329,12 +328,11 @@ def require_writable(
 )->None: # OSError, in one sentence, if that could not be done now
     "Refuse an output before there is anything to write"
     path = _target(path)
-    start = path if what == 'folder' else path.parent
-    kind = 'file' if what == 'file' else 'folder'
+    is_right, kind = (path.is_file, 'file') if what == 'file' else (path.is_dir, 'folder')
     try:
-        if path.exists() and not (path.is_file() if kind == 'file' else path.is_dir()):
+        if path.exists() and not is_right():
             raise OSError(f'{path} is there, and is no {kind}: name another')
-        folder = next(p for p in (start, *start.parents) if p.exists())
+        folder = next(p for p in (path, *path.parents) if p.exists() and (p != path or what == 'folder'))
         # A name as long as that of the working file of `atomic_write`
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f'.{path.name}.tmp', suffix='0'*8) as f:
             f.write(b'{}')
@@ -342,20 +340,3 @@ def require_writable(
         if e.strerror is None:
             raise
         raise OSError(f'{path} cannot be written ({e.strerror}): name another place') from None
-
-# %% ../../nbs/core/02_store.ipynb #a637225a
-def save_or_rescue(
-    save:Callable[[Path], object], # Writes a result to the path it is given
-    path:str|Path,                 # Where the result should be
-)->tuple[Path, str]: # Where it is, and why not at `path`; OSError if it could be written nowhere
-    "Write a result, elsewhere if need be"
-    try:
-        save(Path(path))
-        return Path(path), ''
-    except OSError as e:
-        for place in (Path.cwd(), None): # None is the system's, for temporary files
-            with suppress(OSError):
-                aside = Path(tempfile.mkdtemp(prefix='skillrl-', dir=place))/Path(path).name
-                save(aside)
-                return aside, str(e.strerror or e)
-        raise

@@ -53,12 +53,12 @@ class Table:
         return f'<div style="overflow-x:auto"><table>{head}{"".join(rows)}</table></div>'
 
 def _markdown_row(cells):
-    escaped = [inert(c, 400).replace('|', r'\|') for c in cells]
-    return '| ' + ' | '.join(escaped) + ' |'
+    texts = [inert(c, 400).replace('|', r'\|') for c in cells]
+    return '| ' + ' | '.join(texts) + ' |'
 
 def _html_row(cells, tag):
-    escaped = [f'<{tag}>{html.escape(c)}</{tag}>' for c in cells]
-    return '<tr>' + ''.join(escaped) + '</tr>'
+    tags = [f'<{tag}>{html.escape(c)}</{tag}>' for c in cells]
+    return '<tr>' + ''.join(tags) + '</tr>'
 
 def _aligned(cells, widths):
     return '  '.join(c.ljust(n) for c, n in zip(cells, widths)).rstrip()
@@ -73,8 +73,8 @@ def text(self:Table,
     widths = _fitted(rows, width)
     lines = []
     for row in rows:
-        wrapped = [textwrap.wrap(c, n) for c, n in zip(row, widths)]
-        lines += [_aligned(cells, widths) for cells in zip_longest(*wrapped, fillvalue='')]
+        blocks = [textwrap.wrap(c, n) for c, n in zip(row, widths)]
+        lines += [_aligned(cells, widths) for cells in zip_longest(*blocks, fillvalue='')]
     return '\n'.join(lines)
 
 def _fitted(rows, width):
@@ -113,12 +113,12 @@ def shorten(
     size = sum(len(line) + 1 for line in lines)
     if size <= chars:
         return list(lines)
-    kept, gap = list(lines), 0
-    while kept and size > chars - 60:
-        gap = len(kept)//3 # Two of the end for one of the beginning
-        size -= len(kept.pop(gap)) + 1
-    told = f'({len(lines) - len(kept)} of {len(lines)} lines are left out here)'
-    return [*kept[:gap], told, *kept[gap:]]
+    rest, gap = list(lines), 0
+    while rest and size > chars - 60:
+        gap = len(rest)//3 # Two of the end for one of the beginning
+        size -= len(rest.pop(gap)) + 1
+    count = f'({len(lines) - len(rest)} of {len(lines)} lines are left out here)'
+    return [*rest[:gap], count, *rest[gap:]]
 
 # %% ../../nbs/core/03_tables.ipynb #f4cd037d
 def row_name(

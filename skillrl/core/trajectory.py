@@ -59,11 +59,11 @@ class Trajectory:
 # %% ../../nbs/core/05_trajectory.ipynb #73cd3633
 def score_of(
     steps:Iterable[Step], # Of one episode
-    won:bool, # Was the goal reached?
+    success:bool, # Was the goal reached?
 )->float: # From 0 to 1
     "What an episode is worth"
-    paid = sum(s.reward for s in steps)
-    return min(max(paid or float(won), 0.), 1.)
+    reward = sum(s.reward for s in steps)
+    return min(max(reward or float(success), 0.), 1.)
 
 @patch(as_prop=True)
 def score(self:Trajectory)->float: # From 0 to 1
@@ -101,24 +101,14 @@ def to_dict(self:Trajectory)->dict:
 # %% ../../nbs/core/05_trajectory.ipynb #54c53a88
 _ACCEPTS = {str: (str,), float: (float, int), bool: (bool, int), int: (int,), list: (list,), dict: (dict,)}
 
-def _default(f):
-    "The default of the dataclass field `f`, or an error when it has none"
-    if f.default is not MISSING:
-        return f.default
-    if f.default_factory is MISSING:
-        raise ValueError(f'the field `{f.name}` is missing')
-    return f.default_factory()
-
-def _checked(f, v):
-    "`v` as a value of the dataclass field `f`, its default when `v` is None"
-    if v is None:
-        return _default(f)
-    good = isinstance(v, _ACCEPTS[f.type])
+def _value(f, v):
+    "`v` as a value of the dataclass field `f`"
+    is_right = isinstance(v, _ACCEPTS[f.type])
     if isinstance(v, bool) and f.type not in (bool, float):
-        good = False
-    if good and f.type is float:
-        good = -sys.float_info.max <= v <= sys.float_info.max # An int may be too large for a float
-    if not good:
+        is_right = False
+    if is_right and f.type is float:
+        is_right = -sys.float_info.max <= v <= sys.float_info.max # An int may be too large for a float
+    if not is_right:
         raise ValueError(f'the field `{f.name}` should be of type {f.type.__name__}, not {clip(repr(v), 50)}')
     return f.type(v) if f.type in (float, bool) else v
 
@@ -137,8 +127,13 @@ def build(
 )->object: # An instance of `cls`; ValueError names a field that is missing or of another type
     "A `cls` made from `d`: known fields checked, unknown ones kept in `extra`"
     assert_object(d, cls.__name__.lower())
-    known = {f.name: _checked(f, d.get(f.name)) for f in fields(cls) if f.name != 'extra'}
-    return cls(**known, extra={k: v for k, v in d.items() if k not in known})
+    values, names = {}, {f.name for f in fields(cls)} - {'extra'}
+    for f in fields(cls):
+        if f.name in names and d.get(f.name) is not None:
+            values[f.name] = _value(f, d[f.name])
+        elif f.default is MISSING and f.default_factory is MISSING:
+            raise ValueError(f'the field `{f.name}` is missing')
+    return cls(**values, extra={k: v for k, v in d.items() if k not in names})
 
 # %% ../../nbs/core/05_trajectory.ipynb #23bcdf0d
 def build_steps(
@@ -189,20 +184,19 @@ def home(o:object)->str: # Empty if it is not told
 def _games(o):
     "What tells that two episodes are of one game: its name from that of its suite on, and their own id"
     suite, game = home(o), getattr(o, 'game', '')
-    id = getattr(o, 'id', None)
     if not game:
         return set()
-    return {(suite, game[max(0, game.find(suite)):]), ('the episode', id)}
+    return {(suite, game[max(0, game.find(suite)):]), ('the episode', getattr(o, 'id', None))}
 
 def require_once(items:Iterable)->None: # ValueError if a game is there twice, whatever stands before its name
     "Check that nothing is counted twice"
-    known = set()
+    previous = set()
     for o in items:
         names = _games(o)
-        if names & known:
+        if names & previous:
             raise ValueError(f'game {o.game!r} is there twice: give each game once, '
                              'or take `rate_of_tries`, which counts the tries of a game as one draw')
-        known |= names
+        previous |= names
 
 # %% ../../nbs/core/05_trajectory.ipynb #272199a4
 def _won(items, key):
@@ -249,9 +243,9 @@ def _category_named(
 )->str: # '' where the task names none
     "The category whose name shares the most words with `task`"
     words = set(re.findall(r'\w+', task.lower()))
-    shared = {c: len(words & set(re.findall('[a-z]+', c.lower()))) for c in categories}
-    best = max(shared, key=shared.get, default='')
-    return best if shared.get(best) else ''
+    overlap = {c: len(words & set(re.findall('[a-z]+', c.lower()))) for c in categories}
+    best = max(overlap, key=overlap.get, default='')
+    return best if overlap.get(best) else ''
 
 # %% ../../nbs/core/05_trajectory.ipynb #690373ce
 @dataclass(frozen=True)
@@ -264,13 +258,13 @@ class Sections:
 
     def section(self,
         task:str,
-        known:Sequence[str], # Names of the bank's task-specific sections, in order
+        names:Sequence[str], # Names of the bank's task-specific sections, in order
     )->str: # 'unknown' where the bank has none
         "The section that the rules take `task` for; the first of a bank of another world"
-        if not {*self.marks} & {*known}:
-            return next(iter(known), 'unknown')
-        found = (name for name, words in self.rules.items() if re.search(words, task.lower(), re.S))
-        return next(found, self.rest)
+        if not {*self.marks} & {*names}:
+            return next(iter(names), 'unknown')
+        matches = (name for name, words in self.rules.items() if re.search(words, task.lower(), re.S))
+        return next(matches, self.rest)
 
 @dataclass(frozen=True)
 class Router:

@@ -9,14 +9,14 @@ __all__ = ['ABOUT', 'ProofConfig', 'Budget', 'Course', 'grade_run']
 import re, shutil
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from threading import Condition
 from time import monotonic
 from fastcore.basics import patch
 from ..core.concurrency import check_stop, pause
-from ..core.options import checked, opt
+from ..core.options import check_settings, opt
 from ..core.store import JsonlLog, write_json
 from ..llm.chat import Chat
 from ..llm.ledger import Ledger, read_prices
@@ -44,8 +44,7 @@ class ProofConfig:
     seed:int = opt(0, lo=0, hi=2**63)       # Decides the order of runs, and the coins of the test
 
     def __post_init__(self):
-        for f in fields(self):
-            setattr(self, f.name, checked(f.name, getattr(self, f.name), f))
+        check_settings(self)
         self.budget = Budget(self) # Of all proofs that have this config
 
 ABOUT = 'rounds', 'effect', 'no_worse', 'panel', 'seed' # What a proof is about

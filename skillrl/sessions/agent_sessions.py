@@ -69,11 +69,11 @@ def clean(self:AgentSession, text:str)->str:
     text, images = _IMAGE.subn('[image]', text)
     self.skipped['images'] += images
     if len(text) <= 2*_KEEP:
-        return redact(text, found=self.masked, homes=True)
+        return redact(text, counts=self.masked, homes=True)
     self.skipped['long texts'] += 1
     head, tail = text[:2*_KEEP], text[-2*_KEEP:]
     ends = head.rsplit(None, 1)[0], tail.split(None, 1)[-1] # No word is halved
-    first, last = (redact(end, found=self.masked, homes=True) for end in ends)
+    first, last = (redact(end, counts=self.masked, homes=True) for end in ends)
     return f'{first[:_KEEP]}\n[… {len(text) - 2*_KEEP:,} characters are left out …]\n{last[-_KEEP:]}'
 
 # %% ../../nbs/sessions/01_agent_sessions.ipynb #a89916fe

@@ -242,7 +242,7 @@ def _ours(d, log):
     "A trajectory of ours, which is passed on"
     about = d.get('metadata') or {}
     s = log.session(d['id'], project=about.get('project'))
-    s.made = Trajectory.from_dict(each_text(partial(redact, found=s.masked, homes=True), d))
+    s.made = Trajectory.from_dict(each_text(partial(redact, counts=s.masked, homes=True), d))
     s.turns = [Turn('assistant', calls=s.made.steps, time=about.get('time') or '')]
     return [s]
 

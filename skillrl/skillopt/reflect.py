@@ -174,7 +174,7 @@ def ask_many(self:Optimizer,
     asked = [self._question(*q, stage) for q in questions]
     outcomes = [self.journal.get(key) for key, _ in asked]
     spent = [o['usage'] for (key, _), o in zip(asked, outcomes)
-             if o and self.journal.claim(key)]
+             if o and self.journal.count_once(key)]
     pending = [i for i, o in enumerate(outcomes) if not o]
     def keep(place, outcome):
         if isinstance(outcome, dict) and not outcome['lost']:

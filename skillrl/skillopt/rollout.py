@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from functools import partial
 from time import monotonic, sleep
 from typing import Any
-from ..core.concurrency import Done, Journal, ThreadExecutor
+from ..core.concurrency import Journal, OnEnd, ThreadExecutor
 from ..core.secrets import redact
 from ..core.store import fingerprint
 from ..core.tables import clip
@@ -116,7 +116,7 @@ def _play_entry(env, e):
     return out
 
 # %% ../../nbs/skillopt/05_rollout.ipynb #1aec53c4
-def run_jobs(executor:ThreadExecutor, fn:Callable, jobs:list, done:Done)->list:
+def run_jobs(executor:ThreadExecutor, fn:Callable, jobs:list, done:OnEnd)->list:
     "Outcomes in the order of `jobs`; raises the first `BudgetExceeded` among them"
     def heard(place:int, out:Any)->bool:
         return done(place, out) or isinstance(out, BudgetExceeded)
@@ -258,7 +258,7 @@ def _known(journal, key, name):
     if row is None:
         return None
     result = replace(RolloutResult.from_dict(row), id=name)
-    return result if journal.claim(key) else replace(result, usage={})
+    return result if journal.count_once(key) else replace(result, usage={})
 
 def _entries(stage, skills, items):
     hashes = {text: fingerprint(text) for text in set(skills)}

@@ -188,7 +188,7 @@ def open(self:Session)->RunFolder: # ValueError if items are missing, or the fol
     self.batches = _Batches(items_of(self.env, 'train'), c)
     self.selection = items_of(self.env, c.selection_split)
     self.test = items_of(self.env, 'test') if c.eval_test else []
-    self.run = RunFolder(c.out_root, c, None, makes=(*_FILES, 'steps.jsonl'), binds=_bound(self))
+    self.run = RunFolder(c.out_root, c.to_dict(), None, makes=(*_FILES, 'steps.jsonl'), binds=_bound(self))
     try:
         _resume(self)
     except BaseException:

@@ -8,12 +8,11 @@ __all__ = ['edits_of_step', 'SkillOptConfig', 'what_binds', 'combine', 'Bill', '
 # %% ../../nbs/skillopt/07_settings.ipynb #be8b2584
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from fastcore.basics import patch
 from itertools import count
-from os import fspath, PathLike
 from typing import Any
-from ..core.options import checked, opt
+from ..core.options import check_settings, opt
 from ..llm.ledger import add_usage, BudgetExceeded, Ledger, model_of
 from .verdict import METRICS
 
@@ -36,16 +35,6 @@ def edits_of_step(
         return high
     t = min(max(step, 0), total)/total
     return round(_SCHEDULES[mode](high, low, t))
-
-# %% ../../nbs/skillopt/07_settings.ipynb #64c35163
-def _checked_value(f, value):
-    "`value` as the field `f` accepts it; `ValueError` if it does not"
-    value = fspath(value) if isinstance(value, PathLike) else value
-    if f.metadata:
-        return checked(f.name, value, f)
-    if not isinstance(value, dict):
-        raise ValueError(f'{f.name} is {value!r}: give a dict')
-    return value
 
 # %% ../../nbs/skillopt/07_settings.ipynb #be4fe80d
 @dataclass(kw_only=True)
@@ -74,8 +63,9 @@ class SkillOptConfig:
     prices:dict = field(default_factory=dict) # Model → USD per 1M tokens (read, written)
 
     def __post_init__(self):
-        for f in fields(self):
-            setattr(self, f.name, _checked_value(f, getattr(self, f.name)))
+        check_settings(self)
+        if not isinstance(self.prices, dict):
+            raise ValueError(f'prices is {self.prices!r}: give a dict')
         self.min_edit_budget = min(self.min_edit_budget, self.edit_budget)
 
 # %% ../../nbs/skillopt/07_settings.ipynb #9d763847

@@ -291,7 +291,7 @@ def _ranker(settings, items, router, encoder):
 def _official_rules(bank, router, cap):
     "How the official code routes a task, and how many general skills it shows"
     sections = bank.categories if bank.task_key == 'task_specific_skills' else []
-    route = partial(router.sections.get('official', Sections({})).section, known=sections)
+    route = partial(router.sections.get('official', Sections({})).section, names=sections)
     general = [o for o in shown_entries(bank.items()) if isinstance(o, Skill) and o.category == 'general']
     dynamic = sum(o.id.startswith('dyn_') for o in general)
     return route, cap if cap is None else max(cap, dynamic)

@@ -394,5 +394,6 @@ def train(
     "Run the whole loop, or what is left of it"
     if teacher is not None:
         teacher = as_teacher(teacher, 'distill', 'propose')
-    with RunFolder(path, config, resume, accept_changes, _MAKES) as run:
+    settings = config.to_dict() if config else None
+    with RunFolder(path, settings, resume, accept_changes, _MAKES) as run:
         return Pipeline(run, step, config, teacher, fresh).go()
