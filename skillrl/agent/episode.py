@@ -16,7 +16,7 @@ from .prompt import Limits, PromptContext, step_messages
 from ..core.config import AgentConfig
 from ..core.trajectory import score_of, Step, Trajectory
 from ..envs.base import World, world as find_world
-from ..llm.reply import GrownPrompt, next_prompt
+from ..llm.reply import Actor, ChatReply, GrownPrompt, next_prompt
 from ..skills.retrieval import render, Retriever
 
 # %% ../../nbs/03_agent.episode.ipynb #0313801b
@@ -143,13 +143,14 @@ def play(self:Episode,
 )->Step:
     "Parse a reply and take the step it asks for"
     self.start()
-    text, has_tokens = getattr(reply, 'text', reply), hasattr(reply, 'token_ids')
+    text = reply if isinstance(reply, str) else reply.text
+    has_tokens = not isinstance(reply, (str, ChatReply))
     action, ok = _read_action(self, text, self.admissible)
     tokens = dict(token_ids=reply.token_ids, logprobs=reply.logprobs) if has_tokens else {}
     step = self.act(action, reply=text, ok=ok, **tokens)
     if has_tokens:
-        allowed = getattr(reply, 'allowed', None)
-        self.rows.append(StepRow(reply.prompt_ids, reply.token_ids, reply.logprobs, ok, allowed))
+        row = StepRow(reply.prompt_ids, reply.token_ids, reply.logprobs, ok, reply.allowed)
+        self.rows.append(row)
     return step
 
 # %% ../../nbs/03_agent.episode.ipynb #ee675453
@@ -216,14 +217,13 @@ def demonstrate(
 # %% ../../nbs/03_agent.episode.ipynb #caa14336
 def _fitted(episode, policy, limit):
     "The prompt of `episode` with as much history as `limit` tokens hold"
-    count, usual = getattr(policy, 'count', len), getattr(policy, 'wording', 'ours')
-    whole = 'chat' in (usual, episode.agent.prompt)
+    whole = 'chat' in (policy.wording, episode.agent.prompt)
     most = len(episode.history) if whole else episode.agent.history_length
     for n in range(most, -1, -1):
-        ids = policy.encode(episode.messages(usual, shown=n))
-        if limit is None or count(ids) <= limit:
+        ids = policy.encode(episode.messages(policy.wording, shown=n))
+        if limit is None or policy.count(ids) <= limit:
             return ids
-    raise ValueError(f'the prompt of episode {episode.id} has {count(ids)} tokens without any history, '
+    raise ValueError(f'the prompt of episode {episode.id} has {policy.count(ids)} tokens without any history, '
                      f'more than max_prompt_tokens {limit}: raise that, or show fewer skills')
 
 # %% ../../nbs/03_agent.episode.ipynb #1b705a6c
@@ -231,15 +231,14 @@ def _prompt(episode, policy, limit):
     "The prompt of `episode`, or its conversation, which is rendered anew where it exceeds `limit` tokens"
     if episode.agent.conversation != 'appended':
         return _fitted(episode, policy, limit)
-    count = getattr(policy, 'count', len)
     if episode.last:
         asked, reply = episode.last
-        turn = episode.messages(getattr(policy, 'wording', 'ours'), asked=asked)[-1]
+        turn = episode.messages(policy.wording, asked=asked)[-1]
         grown = next_prompt(policy, reply, asked, turn['content'])
-        if limit is None or count(grown) <= limit:
+        if limit is None or policy.count(grown) <= limit:
             return grown
     ids = _fitted(episode, policy, limit)
-    return ids if hasattr(policy, 'chat') else GrownPrompt(ids)
+    return ids if policy.chat else GrownPrompt(ids)
 
 # %% ../../nbs/03_agent.episode.ipynb #1ded5e43
 def _allowed(live):
@@ -255,15 +254,15 @@ def _turn(live, policy, limits, **kw):
     kw |= _allowed(live)
     seed = kw['generator'].initial_seed() if kw['generator'] else None
     names, answered = [f'{seed}/{e.id}/{len(e.steps)}' for e in live], []
-    if hasattr(policy, 'chat'):
+    if policy.chat:
         kw['tries'] = names
     for e, asked, name, reply in zip(live, prompts, names, policy.generate(prompts, **kw)):
-        failed = getattr(reply, 'status', 'infra_error') == 'infra_error'
-        e.infra_error = getattr(reply, 'error', '') if failed else ''
+        failed = isinstance(reply, ChatReply) and reply.status == 'infra_error'
+        e.infra_error = reply.error if failed else ''
         if e.infra_error:
             continue
         e.play(reply)
-        if hasattr(policy, 'chat') and not e.holds_command(reply):
+        if policy.chat and not e.holds_command(reply):
             policy.forget(asked, name, **kw)
         e.last = None if e.done else (asked, reply) # Keys and values go with the last turn
         answered.append((e, reply))
@@ -290,7 +289,7 @@ def _play_all(episodes, policy, sampling, each, limits):
     while waiting or live:
         _begin(waiting, live, limits.parallel, tries)
         answered = _turn(live, policy, limits, **sampling)
-        if hasattr(policy, 'chat') and len(first) < FIRST:
+        if policy.chat and len(first) < FIRST:
             first += answered
             require_readable(first, policy)
         for e in live:
@@ -304,7 +303,7 @@ def _play_all(episodes, policy, sampling, each, limits):
 # %% ../../nbs/03_agent.episode.ipynb #f72c9d7b
 def rollout(
     episodes:Sequence[Episode], # Each with its own environment unless `limits.parallel` is 1
-    policy:Any,                 # A `Policy` or `ChatPolicy`
+    policy:Actor,               # Such as a `Policy` or `ChatPolicy`
     temperature:float=1.,       # Of sampling; 0 takes the likeliest token
     generator:Any=None,         # A `torch.Generator`; decides every token drawn
     each:Callable[[Trajectory], Any]|None=None, # Called with every trajectory as it ends
@@ -312,7 +311,7 @@ def rollout(
 )->list[Trajectory]: # In order, without those not counted; RuntimeError with `finished` if it breaks off
     "Let `policy` play all `episodes` to their ends; ValueError if two share an environment at a time"
     episodes = list(episodes)
-    limits = limits.within(getattr(policy, 'positions', None))
+    limits = limits.within(policy.positions)
     sampling = dict(temperature=temperature, generator=generator)
     if limits.max_new_tokens:
         sampling['max_new_tokens'] = limits.max_new_tokens

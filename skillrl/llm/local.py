@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from torch import Tensor
 from fastcore.basics import patch
-from .reply import chat_text, GrownPrompt
+from .reply import chat_text, GrownPrompt, Learner
 from .decoding import (MOST_SCORES, NextTokens, ReplyForm, begin_drafts, chunked_logps, masked,
                                   masked_replies)
 from .placement import (Placement, evaluating, in_precision, load_model, load_tokenizer,
@@ -90,7 +90,7 @@ def _settle_special_tokens(config, tokenizer):
     return {tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])}
 
 # %% ../../nbs/llm/09_local.ipynb #65f313f0
-class Policy:
+class Policy(Learner):
     "A causal language model with its tokenizer; ValueError if they do not fit"
     def __init__(self,
         model:'PreTrainedModel',             # Causal language model of `transformers`
@@ -363,7 +363,7 @@ class _Filled:
 # %% ../../nbs/llm/09_local.ipynb #c26d0953
 def _taken(prompt):
     "What was read of `prompt` before; it is written into, so nobody else goes on from it"
-    before = getattr(prompt, 'before', None)
+    before = prompt.before if isinstance(prompt, GrownPrompt) else None
     if before is None or before.read is None:
         return ReadTokens()
     read, before.read = before.read, None
@@ -529,3 +529,10 @@ def load(cls:Policy,
         raise FileNotFoundError(f'there is no policy {folder}: give a folder with config.json and weights, '
                                 'or fetch it first with `hf download`') from e
     return cls(placement.put(model.eval()), tok)
+
+@patch
+def restore(self:Policy,
+    folder:str|Path, # One that `save` wrote
+)->None: # Errors of `load`
+    "Put the weights in `folder` in place of those here"
+    self.model.load_state_dict(Policy.load(folder).model.state_dict())

@@ -20,6 +20,7 @@ from ..agent.contract import ChatPolicy
 from ..core.config import EnvConfig, ModelConfig, RetrievalConfig, SkillRLConfig
 from ..envs.base import seeded, world
 from ..llm.models import find_model, MODELS
+from ..llm.reply import Actor, Learner
 from ..skills import distillation
 from ..skills.bank import SkillBank
 from ..skills.embedding import CachedEncoder, FolderEncoder
@@ -59,7 +60,7 @@ def build_threads(model:ModelConfig)->Any: # A context
 def build_local_policy(
     config:SkillRLConfig,
     folder:str|Path|None=None, # With weights or their address; what the run starts from if left out
-)->Any: # A `Policy` or `TinkerPolicy`; FileNotFoundError, ValueError or ConnectionError if it cannot be had
+)->Learner: # A `Policy` or `TinkerPolicy`; FileNotFoundError, ValueError or ConnectionError if it cannot be had
     "A policy that plays by weights, which are on the Tinker server that the config names, if it names one"
     from skillrl.llm.adapter import base_of, is_adapter, load_policy, merge_adapter
     from skillrl.training.tinker import open_service, require_here, TinkerPolicy
@@ -77,7 +78,7 @@ def build_policy(
     ledger:Any=None,           # The teacher's, when both are paid from one budget
     folder:str|Path|None=None, # For the exchanges and the cache of a chat policy; None keeps neither
     fresh:bool=False,          # Ask it again, whatever the cache holds?
-)->Any: # A `Policy`, or a `ChatPolicy` when the config names a model
+)->Actor: # A `Policy`, or a `ChatPolicy` when the config names a model
     "The policy that acts where nothing is learnt"
     if not config.model.policy_model_id:
         return build_local_policy(config)
@@ -87,7 +88,7 @@ def build_policy(
 def build_rl_policy(
     config:SkillRLConfig,
     folder:str|Path|None=None, # What RL starts from; what the run starts from if left out
-)->Any: # A `Policy`; ValueError if it has an adapter that the config does not ask for
+)->Learner: # ValueError if it has an adapter that the config does not ask for
     "The policy that RL moves"
     from skillrl.llm.adapter import is_adapter, load_policy, new_adapter
     c = config.model
@@ -276,7 +277,7 @@ def rollout_limits(
     return Limits(m.max_new_tokens or None, m.max_prompt_tokens, parallel)
 
 def play_episodes(
-    policy:Any,              # Who plays
+    policy:Actor,            # Who plays
     episodes:list[Episode],  # Unplayed, of one suite
     suite:Any,               # Theirs
     config:SkillRLConfig,

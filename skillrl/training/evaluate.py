@@ -11,10 +11,11 @@ import io, math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import stdev
-from ..agent.episode import rollout
+from ..agent.episode import Episode, rollout
 from ..core.plots import band, figure, split_rates
 from ..core.stats import average, clustered_gain, clustered_rate, paired_interval, Rate, t_quantile
 from ..core.store import atomic_write
+from ..llm.reply import Actor
 from ..core.tables import counted, row_name, Table
 from ..core.trajectory import home, require_once, select, success_rate, Trajectory
 
@@ -22,12 +23,12 @@ from ..core.trajectory import home, require_once, select, success_rate, Trajecto
 TEST_TEMPERATURE = .4 # Of sampling, as in the official validation
 
 def evaluate(
-    policy:object, # A `Policy`, or a chat policy
-    episodes:Sequence, # Unplayed `Episode`s, one for each game
+    policy:Actor, # Who plays
+    episodes:Sequence[Episode], # Unplayed, one for each game
     temperature:float=TEST_TEMPERATURE, # Of sampling
     seed:int=0, # Decides every token drawn
     **how:object, # For `rollout`
-)->list: # One `Trajectory` for each game
+)->list[Trajectory]: # One for each game
     "Play each game once"
     import torch
     generator = torch.Generator().manual_seed(seed)

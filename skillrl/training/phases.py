@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fastcore.basics import groupby
 from typing import Any
 from ..agent.episode import Episode, demonstrate
+from ..llm.reply import Actor, Learner
 from ..agent.prompt import PromptContext, step_messages
 from ..agent.contract import write_reply
 from skillrl.training.builders import (
@@ -31,7 +32,7 @@ from ..core.trajectory import Trajectory, select
 
 # %% ../../nbs/training/06_phases.ipynb #d7589795
 def collect_games(
-    policy:Any, # Who plays
+    policy:Actor, # Who plays
     suite:Any,  # Where
     config:SkillRLConfig,
     each:Callable[[Trajectory], Any]|None=None, # Called with every trajectory as it ends
@@ -41,7 +42,7 @@ def collect_games(
     return played
 
 def collect_together(
-    policy:Any, # Who plays
+    policy:Actor, # Who plays
     suites:Sequence[Any], # Where; the first decides the seed
     config:SkillRLConfig,
     each:Callable[[Trajectory], Any]|None=None, # Called with every trajectory as it ends
@@ -161,7 +162,7 @@ def fine_tune(
     rows:list[dict], # `prompt` and `completion`
     config:SkillRLConfig,
     step:Callable[[int, int], Any]|None=None, # Called with (updates done, in all)
-)->tuple[Any, list[float]]: # The `Policy` after, and the loss at each step; ValueError if it cannot learn
+)->tuple[Learner, list[float]]: # The policy after, and the loss at each step; ValueError if it cannot learn
     "Fine-tune the policy a run starts from"
     from skillrl.llm.adapter import is_adapter
     from skillrl.training.sft import FullOptions, encode_rows, full_sft, tokens_at_once
@@ -312,7 +313,7 @@ def _round_groups(suite, bank, config, number, tries, played=()):
 
 # %% ../../nbs/training/06_phases.ipynb #639b06c9
 def play_trials(
-    policy:Any,                      # Who plays
+    policy:Actor,                    # Who plays
     suites:Sequence[Any],            # Where
     banks:dict[str, SkillBank],      # Name of a suite → its bank
     config:SkillRLConfig,
@@ -337,7 +338,7 @@ def play_trials(
 
 # %% ../../nbs/training/06_phases.ipynb #b3c6ad57
 def evolve_on(
-    policy:Any,        # Who plays validation games; not asked where trials decide
+    policy:Actor,      # Who plays validation games; not asked where trials decide
     suite:Any,
     bank:SkillBank,    # Of the suite
     config:SkillRLConfig,
@@ -388,7 +389,7 @@ def rl_iterations(
 
 # %% ../../nbs/training/06_phases.ipynb #b4a42693
 def train_in_suite(
-    policy:Any,          # Its weights move
+    policy:Learner,      # Its weights move
     suite:Any,           # Where
     bank:SkillBank|None, # Shown in the prompts
     config:SkillRLConfig,
@@ -417,7 +418,7 @@ def train_in_suite(
 
 # %% ../../nbs/training/06_phases.ipynb #ef30e3bc
 def evolve_bank(
-    policy:Any,        # Who plays
+    policy:Actor,      # Who plays
     suite:Any,
     bank:SkillBank,    # Of the suite
     config:SkillRLConfig,

@@ -17,6 +17,7 @@ from ..core.runfolder import RunFolder
 from .tracking import build_reporter, Tracker
 from ..core.trajectory import Trajectory
 from ..envs.base import suites_of, world
+from ..llm.reply import Actor, Learner
 from ..skills.bank import PROBATION, SkillBank, version_path
 from ..skills.distillation import as_teacher, distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
@@ -148,7 +149,7 @@ def collect(p:Pipeline)->None:
     "Episodes without skills, in every suite"
     ledger = p.teacher.chat.ledger if hasattr(p.teacher, 'chat') else None
     policy = build_policy(p.collector, ledger, p.run.path/'collector', p.fresh)
-    on_gpu = hasattr(policy, 'model') and policy.model.device.type != 'cpu'
+    on_gpu = policy.model is not None and policy.model.device.type != 'cpu'
     for suites in p.steps('collect', chunked(p.suites.values(), _TOGETHER if on_gpu else 1)):
         for suite, played in zip(suites, collect_together(policy, suites, p.config)):
             p.keep(played, phase='collect', suite=suite.name)
@@ -228,7 +229,7 @@ def _elsewhere(measured, name):
 @patch
 def evolve_suite(self:Pipeline,
     suite:Any,
-    policy:Any, # Who plays
+    policy:Actor, # Who plays
     number:int, # Of the round
     seen:Sequence[Trajectory], # Played in the suite since the last round
     measured:dict, # From `measured`, before the round
@@ -246,7 +247,7 @@ def evolve_suite(self:Pipeline,
 @patch
 def policy(self:Pipeline,
     when:str, # 'before' or 'after' RL
-)->Any: # A `Policy`; that of 'before' if there was no RL
+)->Learner: # That of 'before' if there was no RL
     "The policy before or after RL"
     trained = when=='after' and 'policy' in self.run.folders
     name = self.run.folders['policy' if trained else 'reference']

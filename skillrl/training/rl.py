@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from ..agent.episode import Episode, StepRow, rollout
 from ..core.config import RLConfig
-from ..llm.local import Policy
+from ..llm.reply import Learner
 from ..core.stats import average
 from ..core.store import atomic_folder
 from .grpo import (LossOptions, finite_or_raise, group_advantage, grpo_loss, has_variance,
                                    step_advantage)
-from .sft import adamw_step, by_conversation, micro_batches, minibatches, tokens_at_once
+from .sft import adamw, by_conversation, follow_gradients, micro_batches, minibatches, tokens_at_once
 
 # %% ../../nbs/09_training.rl.ipynb #3e5179ea
 def _returns_to_go(rewards, gamma=.95):
@@ -70,14 +70,14 @@ def _scored_rows(
 class GRPOTrainer:
     "A policy that learns from groups of its own episodes"
     def __init__(self,
-        policy:Any,         # Its weights will move; by its own `step`, if it has one
+        policy:Learner,     # Its weights will move
         config:RLConfig,
-        reference:Any=None, # What the policy must not drift from; a frozen copy of `policy` if left out
+        reference:Learner|None=None, # What the policy must not drift from; a frozen copy of `policy` if left out
     ):
         self.policy, self.config = policy, config
         self.reference = reference or policy.frozen_copy()
         self.optimizer = None # Made at the first step
-        if hasattr(policy, 'model'):
+        if policy.model is not None:
             policy.model.zero_grad()
         self.tokens = tokens_at_once(self.policy) # In a forward pass at most
 
@@ -121,19 +121,11 @@ def loss(self:GRPOTrainer,
     return grpo_loss(lp, lp_old, lp_ref, adv, mask, _loss_options(self.config), total)
 
 # %% ../../nbs/09_training.rl.ipynb #1ed181d7
-def _adamw(model):
-    moving = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(moving, weight_decay=0.)
-
 @patch
 def _step(self:GRPOTrainer):
-    "Follow the gradients; a policy on a server moves its weights itself"
-    if hasattr(self.policy, 'step'):
-        self.policy.step(self.config.learning_rate)
-        return
-    if self.optimizer is None:
-        self.optimizer = _adamw(self.policy.model)
-    adamw_step(self.optimizer, self.config.learning_rate)
+    "Follow the gradients"
+    self.optimizer = self.optimizer or adamw(self.policy, weight_decay=0.)
+    follow_gradients(self.policy, self.optimizer, self.config.learning_rate)
 
 @patch
 def update(self:GRPOTrainer,
@@ -197,15 +189,12 @@ def save(self:GRPOTrainer,
 @patch
 def restore(self:GRPOTrainer,
     folder:str|Path, # One that `save` wrote
-)->None: # Errors of `Policy.load`, or of the policy's own `restore`
+)->None: # Errors of the policy's own `restore`
     "Go on with the policy and the optimizer in `folder`"
-    if hasattr(self.policy, 'restore'):
-        self.policy.restore(folder)
-    else:
-        self.policy.model.load_state_dict(Policy.load(folder).model.state_dict())
+    self.policy.restore(folder)
     file = Path(folder)/'optimizer.safetensors'
     if file.exists():
-        self.optimizer = _adamw(self.policy.model)
+        self.optimizer = adamw(self.policy, weight_decay=0.)
         state = self.optimizer.state_dict()
         for key, v in load_file(file).items():
             i, name = key.split('.')

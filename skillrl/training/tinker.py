@@ -17,6 +17,7 @@ from fastcore.basics import patch
 from torch import Tensor
 from ..llm.local import Policy, Reply
 from ..llm.placement import load_tokenizer, quietly
+from ..llm.reply import Learner
 from ..core.store import atomic_folder, read_json, write_json
 from .grpo import finite_or_raise
 
@@ -51,8 +52,8 @@ def _requests_of(rows:list[_RemoteRow])->list[list[_RemoteRow]]: # In order
     return [full[k:k+_REQUEST_ROWS] for k in range(0, len(full), _REQUEST_ROWS)]
 
 # %% ../../nbs/training/04_tinker.ipynb #9322b263
-class TinkerPolicy:
-    "An adapter on a Tinker server, with the methods of a `Policy`"
+class TinkerPolicy(Learner):
+    "An adapter on a Tinker server"
     encode = Policy.encode
 
     def __init__(self,
