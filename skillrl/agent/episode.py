@@ -223,8 +223,8 @@ def _fitted(episode, policy, limit):
         ids = policy.encode(episode.messages(policy.wording, shown=n))
         if limit is None or policy.count(ids) <= limit:
             return ids
-    raise ValueError(f'the prompt of episode {episode.id} has {policy.count(ids)} tokens without any history, '
-                     f'more than max_prompt_tokens {limit}: raise that, or show fewer skills')
+    raise ValueError(f'the prompt of episode {episode.id} has {policy.count(ids)} tokens without any '
+                     f'history, more than max_prompt_tokens {limit}: raise that, or show fewer skills')
 
 # %% ../../nbs/03_agent.episode.ipynb #1b705a6c
 def _prompt(episode, policy, limit):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ChatReply', 'split_thought', 'RunStopped', 'Outage', 'outage', 'mend_unicode', 'map_texts', 'Actor', 'Learner',
-           'chat_text', 'GrownPrompt', 'between', 'next_prompt']
+           'chat_text', 'GrownPrompt', 'between', 'next_prompt', 'conversations']
 
 # %% ../../nbs/llm/01_reply.ipynb #e33d8f95
 import re
@@ -50,9 +50,9 @@ def split_thought(
 )->tuple[str, str]: # (thought, rest), both stripped
     "What `text` thinks first and what it says then; a tag behind that is only talked about"
     head, *rest = _CLOSE.split(text.strip(), 1)
-    rest, opened = _END.sub('', ''.join(rest)).strip(), _OPEN.match(head)
-    if opened:
-        return head[opened.end():].strip(), rest
+    rest, tag = _END.sub('', ''.join(rest)).strip(), _OPEN.match(head)
+    if tag:
+        return head[tag.end():].strip(), rest
     if rest and not _OPEN.search(head):
         return head.strip(), rest
     return '', text.strip()
@@ -71,9 +71,10 @@ def outage(
     replies:list[ChatReply], # At least one of them an `infra_error`
 )->Outage: # To be raised
     "The error that says how many of `replies` were lost, and why"
-    lost = [r for r in replies if r.status == 'infra_error']
-    return Outage(f'{len(lost)} of {len(replies)} calls were lost on the way, the first to '
-                  f'{lost[0].error!r}: check the address, the key and the network, then run again', replies)
+    outages = [r for r in replies if r.status == 'infra_error']
+    return Outage(f'{len(outages)} of {len(replies)} calls were lost on the way, the first to '
+                  f'{outages[0].error!r}: check the address, the key and the network, then run again',
+                  replies)
 
 # %% ../../nbs/llm/01_reply.ipynb #a6005c2b
 def mend_unicode(text:str)->str:
@@ -124,16 +125,13 @@ class Learner(Actor, Protocol):
     "An actor whose weights move"
     tokenizer:Any    # Of `transformers`
     eos_ids:set[int] # Tokens that end a reply
+    moves_itself:bool = False # Does its `step` follow the gradients? Else a trainer's optimizer does
 
-    def logps(self,
-        prompt_ids:list[list[int]], # One list of ids per row
-        reply_ids:list[list[int]],  # What followed each
-        allowed:list|None=None,     # What each reply could choose from; None if anything
-    )->'tuple[Tensor, Tensor]': # Log-probs (B,T) with gradients; and 1. where there is a token
-        "Log-probs of `reply_ids` after `prompt_ids`"
+    def logps(self, prompt_ids:list, reply_ids:list, allowed:list|None=None)->'tuple[Tensor, Tensor]':
+        "Log-probs (B,T) of `reply_ids` with gradients; and 1. where there is a token"
 
     def step(self, lr:float)->Any: # What a server reports
-        "Follow the gradients at the learning rate `lr`, where `model` is None"
+        "Follow the gradients at the learning rate `lr`, where it `moves_itself`"
 
     def frozen_copy(self)->'Learner':
         "The policy as it is now, which nothing will move"
@@ -165,9 +163,9 @@ class GrownPrompt(list):
     ):
         super().__init__(ids)
         self.before = before
-        known = [] if before is None else before.prompt_ids + before.token_ids
-        if self[:len(known)] != known or len(self) == len(known):
-            raise ValueError(f'a prompt of {len(self)} tokens does not go on from the {len(known)} before: '
+        so_far = [] if before is None else before.prompt_ids + before.token_ids
+        if self[:len(so_far)] != so_far or len(self) == len(so_far):
+            raise ValueError(f'a prompt of {len(self)} tokens does not go on from the {len(so_far)} before: '
                              'begin with all of those, or leave out what it goes on from')
 
 # %% ../../nbs/llm/01_reply.ipynb #dcbdc8af
@@ -182,8 +180,8 @@ def between(
     chat = [dict(role='user', content='go'), dict(role='assistant', content=_MARK),
             dict(role='user', content=message)]
     text = chat_text(tokenizer, chat)
-    _, marked, rest = text.rpartition(_MARK)
-    if not marked: # The template of `word_tokenizer` leaves replies out
+    _, mark, rest = text.rpartition(_MARK)
+    if not mark: # The template of `word_tokenizer` leaves replies out
         rest = chat_text(tokenizer, chat[-1:])
     rest = rest.lstrip().removeprefix(end) if end else rest
     return tokenizer(rest, add_special_tokens=False)['input_ids']
@@ -192,13 +190,27 @@ def between(
 def next_prompt(
     policy:Actor,  # A `Learner`, or one that takes messages
     before:Any,    # The last reply, with `prompt_ids` and `token_ids`, or with `text`
-    asked:list,    # What it replied to: ids or messages
+    prompt:list,   # What it replied to: ids or messages
     message:str,   # What came back
 )->list: # A `GrownPrompt`, or messages
     "The conversation with one more turn"
     if isinstance(before, ChatReply):
-        return [*asked, dict(role='assistant', content=before.text), dict(role='user', content=message)]
+        return [*prompt, dict(role='assistant', content=before.text), dict(role='user', content=message)]
     last = before.token_ids[-1]
     end = policy.tokenizer.decode([last]) if last in policy.eos_ids else ''
     ids = before.prompt_ids + before.token_ids + between(policy.tokenizer, message, end)
     return GrownPrompt(ids, before)
+
+# %% ../../nbs/llm/01_reply.ipynb #c64ad20c
+def conversations(
+    prompts:Sequence[list], # Ids, or messages; the turns of a conversation in order, one after the other
+    replies:Sequence[list], # What followed each
+)->list[list[int]]: # Numbers of prompts
+    "Which prompts make one conversation, each beginning with the prompt and reply before"
+    groups, so_far = [], None
+    for i, (prompt, reply) in enumerate(zip(prompts, replies)):
+        if so_far is None or prompt[:len(so_far)] != so_far:
+            groups.append([])
+        groups[-1].append(i)
+        so_far = prompt + reply
+    return groups

@@ -51,10 +51,10 @@ def within(
             answer.set_exception(e)
     Thread(target=work, daemon=True).start()
     while not answer.done():
-        left = until - monotonic()
-        if left <= 0:
+        rest = until - monotonic()
+        if rest <= 0:
             raise _too_late()
-        wait([answer], min(left, check_stop(), .5))
+        wait([answer], min(rest, check_stop(), .5))
     return answer.result()
 
 # %% ../../nbs/llm/05_service.ipynb #7d5d3c0e
@@ -153,15 +153,15 @@ def tokens_paid(
     messages:list[dict], # That it answers
 )->tuple[int, int, bool]: # Tokens read, tokens written, whether we counted
     "What an answer was paid with"
-    read, wrote = _count(d, 'prompt_tokens'), _count(d, 'completion_tokens')
+    n_read, n_written = _count(d, 'prompt_tokens'), _count(d, 'completion_tokens')
     try:
         _, message = _choice(d)
     except Garbled:
-        return read, wrote, False
+        return n_read, n_written, False
     parts = _text(message.get('content')), _thought(message), message.get('refusal')
     text = ''.join(p for p in parts if isinstance(p, str))
-    ours = not read or bool(text and not wrote)
-    return read or tokens_at_most(to_json(messages)), wrote or tokens_at_most(text), ours
+    ours = not n_read or bool(text and not n_written)
+    return n_read or tokens_at_most(to_json(messages)), n_written or tokens_at_most(text), ours
 
 # %% ../../nbs/llm/05_service.ipynb #e28b6d0e
 def is_local(url:str)->bool:
@@ -195,17 +195,17 @@ def _find_key(
     return key
 
 # %% ../../nbs/llm/05_service.ipynb #064faea9
-def _check(url, shown, timeout, retries):
+def _check(url, address, timeout, retries):
     if not timeout > 0:
         raise ValueError(f'timeout is {timeout!r}: give seconds above 0')
     if not (isinstance(retries, int) and retries >= 0):
         raise ValueError(f'retries is {retries!r}: use 0 or more')
     if not re.match(r'https?://[^/\s]', url):
-        raise ValueError(f'{shown!r} is no address: begin it with http:// or https://')
+        raise ValueError(f'{address!r} is no address: begin it with http:// or https://')
     if re.search('[?#]', url):
         raise ValueError('the address goes on with a query (hidden): leave it out, and give a key as api_key')
     if re.fullmatch(r'https?://[^/]*\.openai\.azure\.com(?!/openai/v1/?$).*', url):
-        raise ValueError(f"{shown!r} speaks Azure's own protocol: let the address end in /openai/v1")
+        raise ValueError(f"{address!r} speaks Azure's own protocol: let the address end in /openai/v1")
 
 def _client(url, key, timeout):
     "A client of `openai` that neither retries, nor follows redirects, nor outlasts its deadline"
@@ -247,32 +247,32 @@ class Failed(Exception):
     def __init__(self,
         why:str,              # A sentence with the remedy
         status:int=0,         # Of HTTP
-        said:str='',          # What the server said
+        answer:str='',          # What the server said
         headers:Mapping=None, # Of its answer
     ):
         super().__init__(why)
-        self.status, self.said = status, said
+        self.status, self.answer = status, answer
         self.headers = headers or {}
 
     @property
     def passing(self)->bool:
         "May the same request succeed later?"
         temporary = self.status in (0, 200, 408, 409, 429) or self.status >= 500
-        return temporary and not _QUOTA.search(self.said)
+        return temporary and not _QUOTA.search(self.answer)
 
     @property
     def refused(self)->bool:
         "Did a filter refuse the question, or is it too long? That is no outage"
-        return self.status == 400 and bool(_FILTER.search(self.said))
+        return self.status == 400 and bool(_FILTER.search(self.answer))
 
 # %% ../../nbs/llm/05_service.ipynb #06634717
-def _clip(said, secrets):
+def _clip(answer, secrets):
     "What a server said, as one line without keys"
-    if isinstance(said, dict):
-        message = said.get('message') or said.get('detail') or json.dumps(said)
-        code = said.get('code') or said.get('type')
-        said = f'[{code}] {message}' if code else message
-    clean = redact(str(said)[:20_000], secrets)
+    if isinstance(answer, dict):
+        message = answer.get('message') or answer.get('detail') or json.dumps(answer)
+        code = answer.get('code') or answer.get('type')
+        answer = f'[{code}] {message}' if code else message
+    clean = redact(str(answer)[:20_000], secrets)
     return ' '.join(clean.split())[:300]
 
 # %% ../../nbs/llm/05_service.ipynb #fce9c097
@@ -295,12 +295,12 @@ def _failed(self:Service, e):
     if not isinstance(e, openai.APIStatusError):
         cause = _clip(e.__cause__ or e, self.secrets)
         return Failed(f'{at} broke off ({cause}): see whether the server runs, and there')
-    said = _clip(e.body or e.response.headers.get('location', ''), self.secrets)
+    answer = _clip(e.body or e.response.headers.get('location', ''), self.secrets)
     advice = _ADVICE.get(e.status_code, 'look into the server')
-    if _QUOTA.search(said):
+    if _QUOTA.search(answer):
         advice = 'the account is used up, so see to its plan'
-    why = f'{at} was answered by {e.status_code} ({said}): {advice}'
-    return Failed(why, e.status_code, said, e.response.headers)
+    why = f'{at} was answered by {e.status_code} ({answer}): {advice}'
+    return Failed(why, e.status_code, answer, e.response.headers)
 
 # %% ../../nbs/llm/05_service.ipynb #323cae59
 _MAX_RETRY_WAIT = 60. # Seconds
@@ -331,10 +331,10 @@ def ask(self:Service,
             answer = within(self.timeout, MOST, create, **body)
             return _read(answer.content, read)
         except (openai.APIError, httpx2.ReadTimeout, Garbled, BodyTooLarge) as e:
-            failed = self._failed(e)
-        if n == self.retries or not failed.passing:
-            raise failed
-        self.pause(_retry_wait(failed.headers, n))
+            failure = self._failed(e)
+        if n == self.retries or not failure.passing:
+            raise failure
+        self.pause(_retry_wait(failure.headers, n))
 
 def _read(data, read):
     try:
@@ -357,8 +357,8 @@ def about(self:Service, model:str)->str: # 16 hex digits; empty where the servic
         rows = json.loads(answer.content)['data']
         only = rows[0] if len(rows) == 1 else {} # Which answers to any name
         row = next((r for r in rows if r['id'] == model), only)
-        said = {k: row[k] for k in _LISTED if row.get(k)}
-        return request_key(said)[:16] if said else ''
+        facts = {k: row[k] for k in _LISTED if row.get(k)}
+        return request_key(facts)[:16] if facts else ''
     except (openai.APIError, httpx2.ReadTimeout, BodyTooLarge, ValueError, LookupError, TypeError,
             AttributeError, RecursionError):
         return ''

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing import Any
 from ..agent.episode import StepRow
-from ..llm.local import conversations
-from ..llm.reply import between, Learner
+from ..llm.reply import between, conversations, Learner
 from .costs import forward_tokens
 from .grpo import finite_or_raise
 
@@ -65,14 +64,14 @@ def micro_batches(
     tokens:int, # In a forward pass at most, with what is filled up; a longer row goes alone
 )->list[list[StepRow]]: # By length
     "`rows` cut for memory, where a conversation is one row as long as its last"
-    cut, longest = [], 0
+    chunks, longest = [], 0
     for talk in sorted(by_conversation(rows), key=lambda talk: len(talk[-1].prompt_ids)):
         longest = max(longest, talk[-1].length)
-        if not cut or len(cut[-1]) == _MOST_ROWS or (len(cut[-1]) + 1)*longest > tokens:
+        if not chunks or len(chunks[-1]) == _MOST_ROWS or (len(chunks[-1]) + 1)*longest > tokens:
             longest = talk[-1].length
-            cut.append([])
-        cut[-1].append(talk)
-    return [[r for talk in chunk for r in talk] for chunk in cut]
+            chunks.append([])
+        chunks[-1].append(talk)
+    return [[r for talk in chunk for r in talk] for chunk in chunks]
 
 # %% ../../nbs/07_training.sft.ipynb #30ff60fb
 def _reply_ids(policy, text):
@@ -82,8 +81,8 @@ def _prompt_ids(policy, prompt):
     "The ids of `prompt`, which grow with a conversation as they do in play"
     if isinstance(prompt, str) or len(prompt) < 3:
         return policy.encode(prompt)
-    *asked, said, turn = prompt
-    before = _prompt_ids(policy, asked) + _reply_ids(policy, said['content'])
+    *earlier, reply, turn = prompt
+    before = _prompt_ids(policy, earlier) + _reply_ids(policy, reply['content'])
     return before + between(policy.tokenizer, turn['content'], policy.tokenizer.eos_token)
 
 def encode_rows(
@@ -122,9 +121,9 @@ def adamw_step(
 def adamw(
     policy:Learner,
     **settings:Any, # For `torch.optim.AdamW`
-)->torch.optim.AdamW|None: # None where a server moves the weights
+)->torch.optim.AdamW|None: # None where the policy moves itself
     "The optimizer of what moves in `policy`"
-    if policy.model is None:
+    if policy.moves_itself:
         return None
     return torch.optim.AdamW([p for p in policy.model.parameters() if p.requires_grad], **settings)
 
@@ -142,10 +141,10 @@ def follow_gradients(
 # %% ../../nbs/07_training.sft.ipynb #4c5cf69c
 def _sft_step(policy, batch, micro_batch_tokens):
     "The loss on `batch`, and its gradient in the policy"
-    total, learnt = 0., sum(len(r.reply_ids) for r in batch)
+    total, n_tokens = 0., sum(len(r.reply_ids) for r in batch)
     for chunk in micro_batches(batch, micro_batch_tokens):
         lp, mask = policy.logps([r.prompt_ids for r in chunk], [r.reply_ids for r in chunk])
-        loss = finite_or_raise(-(lp*mask).sum()/learnt, 'the fine-tuning loss')
+        loss = finite_or_raise(-(lp*mask).sum()/n_tokens, 'the fine-tuning loss')
         loss.backward()
         total += loss.item()
     return total
