@@ -235,7 +235,7 @@ def begin_drafts(
     if len(allowed) != len(prompts):
         raise ValueError(f'{len(allowed)} lists of admissible commands came with {len(prompts)} prompts: '
                          'give one for each')
-    choices = [a if isinstance(a, Choices) else Choices(a) for a in allowed]
+    choices = [Choices(a) if isinstance(a, list) else a for a in allowed]
     return [_ReplyDraft(form, c.commands, room, c.thinks) for c in choices]
 
 # %% ../../nbs/llm/06_decoding.ipynb #d093ca78

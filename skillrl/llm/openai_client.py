@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from .chat import Chat
 from .ledger import Ledger, ReplyCache
 from .reply import ChatReply, Outage
-from .service import Failed, Garbled, Service, read_chat, tokens_paid
+from .service import Failed, NoReply, Service, read_chat, tokens_paid
 from ..core.store import JsonlLog
 if TYPE_CHECKING:
     import numpy as np
@@ -101,9 +101,9 @@ def _ask(self:OpenAIChatClient, messages, body, bills):
 @patch
 def _billed(self:OpenAIChatClient, r, bills):
     "`r` with the sum of its `bills`"
-    r.prompt_tokens = sum(n_read for n_read, _, _ in bills)
-    r.completion_tokens = sum(n_written for _, n_written, _ in bills)
-    if any(ours for _, _, ours in bills):
+    r.prompt_tokens = sum(bill.read for bill in bills)
+    r.completion_tokens = sum(bill.written for bill in bills)
+    if any(bill.is_estimate for bill in bills):
         warnings.warn(f'{self.endpoint} does not say what {self.model} reads and writes: '
                       'its tokens are estimated, at most so many')
     return r
@@ -137,16 +137,16 @@ def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply
 def _read_vectors(
     d:object, # Parsed JSON
     n:int,    # Texts that were sent
-)->'np.ndarray': # Shape (n, d), float32; `Garbled` when there is no vector for each text
+)->'np.ndarray': # Shape (n, d), float32; `NoReply` when there is no vector for each text
     "The vectors in an answer, in the order of the texts"
     import numpy as np
     try:
         rows = {r['index']: r['embedding'] for r in d['data']}
         out = np.array([rows[i] for i in range(n)], np.float32)
     except (KeyError, TypeError, ValueError) as e:
-        raise Garbled(f'it holds no vector for each of {n} texts ({type(e).__name__}: {e})') from None
+        raise NoReply(f'it holds no vector for each of {n} texts ({type(e).__name__}: {e})') from None
     if out.ndim != 2 or not out.size or not np.isfinite(out).all():
-        raise Garbled('its vectors are empty or not of numbers')
+        raise NoReply('its vectors are empty or not of numbers')
     return out
 
 # %% ../../nbs/llm/08_openai_client.ipynb #b6540b2f

@@ -132,8 +132,8 @@ def demonstrations(
         wins, retriever = select(wins_from, success=True), build_retriever(bank, config)
         thoughts = teacher.all_thoughts(wins) if hasattr(teacher, 'all_thoughts') else [None]*len(wins)
         limit = min(config.env.max_steps, getattr(suite, 'most_steps', 10**6))
-        rows = [_sft_rows(t, retriever, thought, config, limit) for t, thought in zip(wins, thoughts)]
-        return sum(rows, [])
+        by_episode = [_sft_rows(t, retriever, thought, config, limit) for t, thought in zip(wins, thoughts)]
+        return [row for rows in by_episode for row in rows]
     rng, w = seeded(config.seed, 'demonstrations', suite.name), world(config.env.name)
     rows = []
     log = [] if log is None else log
