@@ -167,7 +167,8 @@ def harvest(args:Invocation)->int: # Exit status; ValueError without a session, 
 def _account(teacher):
     "What a teacher behind a server was asked, what of its answers was of use, and what a chat policy took"
     if not hasattr(teacher, 'exchanges'):
-        return f'\n{teacher.chat.ledger}' if hasattr(teacher, 'chat') else ''
+        chat = getattr(teacher, 'chat', None)
+        return f'\n{chat.ledger}' if chat else ''
     rejected = counted(len(teacher.rejected), 'object')
     asked = f'{counted(len(teacher.exchanges), "question")}, {len(teacher.unanswered)} unanswered'
     return f'\n{asked}, {rejected} rejected; {teacher.chat.ledger}'
