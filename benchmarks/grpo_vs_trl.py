@@ -24,6 +24,7 @@ from skillrl.envs.base import world
 from skillrl.llm.decoding import chunked_logps
 from skillrl.llm.local import Policy
 from skillrl.llm.placement import quietly
+from skillrl.llm.reply import Actor
 from skillrl.skills.distillation import distill
 from skillrl.core.store import data_path
 from skillrl.training.phases import collect_games, draw_groups
@@ -175,7 +176,7 @@ def compare_steps(groups, config, report):
 
 # ---- writing ----
 
-class TurnByTurn:
+class TurnByTurn(Actor):
     "A policy whose replies come from `generate` of transformers, which reads every prompt from its beginning"
     def __init__(self, policy):
         self.policy = policy

@@ -44,7 +44,7 @@ def peak_bytes():
     import resource
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*1024
 
-def build(case, held):
+def build(case, storage):
     "A random model, with an adapter or checkpointing where the case asks for it"
     import torch
     from skillrl.llm.placement import checkpoint_gradients
@@ -53,13 +53,13 @@ def build(case, held):
     config = dict(case['config'])
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config.pop('model_type'), **config))
-    if held.rank:
+    if storage.rank:
         from peft import LoraConfig, get_peft_model
-        lora = LoraConfig(r=held.rank, target_modules='all-linear', task_type='CAUSAL_LM')
+        lora = LoraConfig(r=storage.rank, target_modules='all-linear', task_type='CAUSAL_LM')
         model = get_peft_model(model, lora)
-    if held.checkpointing:
+    if storage.checkpointing:
         checkpoint_gradients(model)
-    if held.computes == 'bfloat16':
+    if storage.computes == 'bfloat16':
         model.autocast_dtype = torch.bfloat16
     return Policy(model.train(), word_tokenizer(['a mug']))
 
@@ -83,7 +83,7 @@ def shorter_rows(batch, updates):
         return scored(prompt_tokens, rng.randint(batch.reply_tokens//5, batch.reply_tokens), rng)
     return [[row() for _ in range(batch.rows)] for _ in range(updates)]
 
-def learning(policy, held, batch, updates):
+def learning(policy, storage, batch, updates):
     "A step of GRPO on `batch`, after some on others; the reference is a copy, or the adapter switched off"
     from skillrl.core.config import RLConfig
     from skillrl.training.rl import GRPOTrainer
@@ -91,7 +91,7 @@ def learning(policy, held, batch, updates):
         def logps(self, *args, **kw):
             with policy.model.disable_adapter():
                 return policy.logps(*args, **kw)
-    trainer = GRPOTrainer(policy, RLConfig(), Base() if held.rank else None)
+    trainer = GRPOTrainer(policy, RLConfig(), Base() if storage.rank else None)
     for rows in shorter_rows(batch, updates):
         trainer.update([rows])
     longest = rows_of(batch)
@@ -105,21 +105,21 @@ def playing(policy, batch):
 def child(case):
     "Planned and measured bytes of one case"
     import torch
-    from skillrl.training.costs import Batch, Held, memory_plan, _shape_from, told_memory
+    from skillrl.training.costs import Batch, Storage, memory_plan, _shape_from, memory_text
     torch.set_num_threads(1)
-    held = Held(rank=case.get('rank', 0), checkpointing=case.get('checkpointing', False),
+    storage = Storage(rank=case.get('rank', 0), checkpointing=case.get('checkpointing', False),
                 computes=case.get('computes', 'float32'))
-    shape, policy = _shape_from(case['config']), build(case, held)
+    shape, policy = _shape_from(case['config']), build(case, storage)
     learns = 'learns' in case
     batch = Batch(*case['learns' if learns else 'plays'])
     if learns:
-        work = learning(policy, held, batch, case.get('updates', 0))
+        work = learning(policy, storage, batch, case.get('updates', 0))
     else:
         work = playing(policy, batch)
     for _ in range(2): # AdamW makes its moments in the first step
         work()
-    plan = memory_plan(shape, held, batch if learns else None, None if learns else batch)
-    return dict(planned=sum(plan.values()), measured=peak_bytes(), formula=told_memory(plan))
+    plan = memory_plan(shape, storage, batch if learns else None, None if learns else batch)
+    return dict(planned=sum(plan.values()), measured=peak_bytes(), formula=memory_text(plan))
 
 # ---- the table ----
 
@@ -144,13 +144,13 @@ def main(names):
     unknown = set(names) - CASES.keys()
     if unknown:
         sys.exit(f'there is no case {unknown.pop()!r}: choose one of {", ".join(CASES)}')
-    held = []
+    results = []
     for name in names or CASES:
         result = measured(CASES[name])
         text, holds = line(name, result)
         print(text, f'\n    {result["formula"]}', flush=True)
-        held.append(holds)
-    return int(not all(held))
+        results.append(holds)
+    return int(not all(results))
 
 if __name__ == '__main__':
     if sys.argv[1:2] == ['--child']:

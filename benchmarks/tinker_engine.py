@@ -152,7 +152,7 @@ def gap(a, b, mask):
 
 class Unclipped(Policy):
     "Takes steps as SkyRL does, which drops the clipping of gradients"
-    optimizer = None
+    optimizer, moves_itself = None, True
 
     def step(self, lr):
         if self.optimizer is None:

@@ -17,6 +17,7 @@ from skillrl.training.sft import adamw_step
 
 class Learner(Policy):
     "A policy that moves its own weights"
+    moves_itself = True
     optimizer = None # Made at the first step
 
     def step(self, lr, max_norm=1.):

@@ -9,6 +9,7 @@ from skillrl.agent.contract import parse_reply, write_reply
 from skillrl.envs.alfworld.engine import AlfworldEnv
 from skillrl.envs.alfworld.scene import Game, Goal, build_scene
 from skillrl.envs.base import world
+from skillrl.llm.reply import Actor
 from skillrl.skills.bank import Mistake, Skill, SkillBank
 from skillrl.skills.retrieval import Retriever
 
@@ -219,9 +220,9 @@ def test_reading_ends_whatever_comes():
 
 # ---- episodes ----
 
-Written = namedtuple('Written', 'text token_ids logprobs prompt_ids')
+Written = namedtuple('Written', 'text token_ids logprobs prompt_ids allowed', defaults=[None])
 
-class Scripted:
+class Scripted(Actor):
     "A policy that gives the n-th reply of its script in its n-th turn, and notes how many it was asked for"
     def __init__(self, *script):
         self.script, self.asked = script, []

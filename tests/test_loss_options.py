@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest, torch
 from skillrl.agent.episode import StepRow
 from skillrl.core.config import RLConfig
+from skillrl.llm.reply import Learner
 from skillrl.training.grpo import LossOptions, grpo_loss
 from skillrl.training.rl import GRPOTrainer, _scored_rows
 
@@ -117,8 +118,9 @@ def test_dapo_leaves_groups_without_variance_out_whole():
 
 # ---- what the trainer takes from its config ----
 
-class Fixed:
+class Fixed(Learner):
     "A policy whose log-probs are given; `step` counts"
+    moves_itself = True
     def __init__(self, lp, mask):
         self.lp, self.mask = lp.clone().requires_grad_(), mask
         self.gradient = None

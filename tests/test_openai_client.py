@@ -6,7 +6,7 @@ from faults import CUT, RESET, Answer, FaultServer, error, said, slow, truncated
 from skillrl.llm.ledger import BudgetExceeded, Ledger, ReplyCache
 from skillrl.llm.reply import Outage
 from skillrl.llm.openai_client import OpenAIChatClient, OpenAIEmbedder
-from skillrl.llm.service import _MAX_RETRY_WAIT, Garbled, is_local, read_chat
+from skillrl.llm.service import _MAX_RETRY_WAIT, NoReply, is_local, read_chat
 from skillrl.core.store import JsonlLog
 
 KEY = 'Zq7-mug-and-spoon_0451'
@@ -218,7 +218,7 @@ def test_random_answers_never_raise():
             d = dict(choices=[dict(message=some(2), finish_reason=some(1))], usage=some(2))
         try:
             seen.add(read_chat(d).status)
-        except Garbled:
+        except NoReply:
             seen.add('garbled')
     assert seen=={'ok', 'refused', 'garbled'}
 

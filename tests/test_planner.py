@@ -15,9 +15,9 @@ from skillrl.core.config import SkillRLConfig, load_config
 from skillrl.llm.models import MODELS, find_model, _models_folder
 from skillrl.core.store import data_path
 from skillrl.training import plan
-from skillrl.training.costs import (Batch, Held, _activation_bytes, _adapter_parameters, at_once,
+from skillrl.training.costs import (Batch, Storage, _activation_bytes, _adapter_parameters, _at_once,
                                     _shape_from, forward_tokens, memory_plan, shape_of)
-from skillrl.training.plan import RunPlan, told_plan, _check_words, _known_words
+from skillrl.training.plan import RunPlan, plan_text, _check_words, _known_words
 
 SIZES = dict(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              intermediate_size=192, vocab_size=300, max_position_embeddings=512, tie_word_embeddings=True)
@@ -67,7 +67,7 @@ def test_activations_are_those_that_torch_keeps(kind, rank, computes):
         model = with_adapter(model, rank)
     with torch.autocast('cpu', torch.bfloat16, enabled=computes == 'bfloat16'):
         a_token = (kept(model, 200) - kept(model, 100))/100/shape.layers
-    assert _activation_bytes(shape, Held(rank=rank, computes=computes)) == pytest.approx(a_token, rel=.06)
+    assert _activation_bytes(shape, Storage(rank=rank, computes=computes)) == pytest.approx(a_token, rel=.06)
 
 # ---- configs that ship ----
 
@@ -77,7 +77,7 @@ def test_every_config_has_a_plan(name):
     assert plan.shape.parameters == 7_615_616_512
     c = plan.config.rl
     assert plan.phases[3].turns == c.iterations*c.tasks_per_iteration*c.group_size*plan.config.env.max_steps
-    assert told_plan(plan).count('Peak as configured on a GPU') == 1
+    assert plan_text(plan).count('Peak as configured on a GPU') == 1
 
 DRY = '''
 import sys
@@ -268,10 +268,10 @@ def test_room_that_a_setting_has_is_asked_of_the_policy():
 def test_a_pass_has_no_more_rows_than_a_minibatch():
     config = SkillRLConfig().merged({'rl.minibatch': 8, 'sft.batch_size': 4})
     small, large = shape_of(data_path('base')), shape_of('smollm2')
-    assert at_once(small, config.rl, config.sft, Batch(1, 80, 20))[0].rows == 8
-    assert at_once(small, config.rl, replace(config.sft, batch_size=9), Batch(1, 80, 20))[0].rows == 9
-    assert at_once(large, config.rl, config.sft, Batch(1, 2000, 48))[0].rows == 2
-    assert [batch.rows for batch in at_once(large, config.rl, config.sft, Batch(1, 10**6, 96))] == [1, 1]
+    assert _at_once(small, config.rl, config.sft, Batch(1, 80, 20))[0].rows == 8
+    assert _at_once(small, config.rl, replace(config.sft, batch_size=9), Batch(1, 80, 20))[0].rows == 9
+    assert _at_once(large, config.rl, config.sft, Batch(1, 2000, 48))[0].rows == 2
+    assert [batch.rows for batch in _at_once(large, config.rl, config.sft, Batch(1, 10**6, 96))] == [1, 1]
     assert [forward_tokens(n) for n in (10**8 - 1, 10**8)] == [65_536, 4_096]
 
 def test_what_is_free_on_a_gpu_and_on_the_disk_has_to_suffice(monkeypatch):
@@ -281,11 +281,11 @@ def test_what_is_free_on_a_gpu_and_on_the_disk_has_to_suffice(monkeypatch):
     for free, fits in [(80e9, True), (1e6, False)]:
         monkeypatch.setattr(gpu, 'mem_get_info', lambda: (free, 80e9))
         found = plan._check_memory(lengths, SkillRLConfig())
-        assert f'of {free/1e9:.2f} GB free' in found.seen and (found.remedy == '') is fits
+        assert f'of {free/1e9:.2f} GB free' in found.state and (found.remedy == '') is fits
     for free, fits in [(2e9, True), (5e8, False)]:
         monkeypatch.setattr(plan.shutil, 'disk_usage', lambda folder: SimpleNamespace(free=free))
         _, device, disk = plan._look_at_machine(None)
-        assert (device.seen, disk.seen) == ('mug 3000', f'{free/1e9:.0f} GB free')
+        assert (device.state, disk.state) == ('mug 3000', f'{free/1e9:.0f} GB free')
         assert (disk.remedy == '') is fits
 
 def test_a_chat_policy_that_only_plays_needs_no_weights(monkeypatch):
@@ -312,19 +312,19 @@ PLANNED = {
     'collected': {'model.teacher_model_id': 'wise', 'env.episodes': 41},
     'narrow': {'model.max_prompt_tokens': 40, 'model.max_new_tokens': 3},
     'server': {'model.policy_model_id': 'gpt-4o', 'model.max_prompt_tokens': 512}}
-HELD = [Held(), Held(rank=8), Held(computes='bfloat16', gpu=True),
-        Held('bfloat16', 16, 'bfloat16', True, gpu=True), Held('nf4', 16, 'bfloat16', True)]
+HELD = [Storage(), Storage(rank=8), Storage(computes='bfloat16', gpu=True),
+        Storage('bfloat16', 16, 'bfloat16', True, gpu=True), Storage('nf4', 16, 'bfloat16', True)]
 
 def figures(settings):
     "All that a plan says, and what its sums are made of"
     config = SkillRLConfig().merged(settings)
     run, looked = RunPlan(config), []
-    batches = at_once(run.shape, config.rl, config.sft, run.fits)
+    batches = _at_once(run.shape, config.rl, config.sft, run.fits)
     if not (config.model.checkpoint or config.model.policy_model_id):
         looked = [str(f) for f in plan._preflight(config) if f.what != 'memory']
-    return dict(looked=looked, told=told_plan(run, 160).splitlines(),
+    return dict(looked=looked, told=plan_text(run, 160).splitlines(),
                 shape=vars(run.shape) | dict(all=run.shape.parameters),
-                memory=[memory_plan(run.shape, held, *batches) for held in HELD])
+                memory=[memory_plan(run.shape, storage, *batches) for storage in HELD])
 
 def leaves(o):
     "What is in `o`, apart from dicts and lists"

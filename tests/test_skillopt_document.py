@@ -376,9 +376,9 @@ def test_a_lost_call_is_not_a_lost_game(house):
 
 
 def test_a_reply_without_thought_counts():
-    assert _ClientPolicy(ScriptedPolicy('<action>look</action>')).generate(
-        [[dict(role='system', content=''), dict(role='user', content='')]]
-    ) == ['<think></think><action>look</action>']
+    prompt = [dict(role='system', content=''), dict(role='user', content='')]
+    reply, = _ClientPolicy(ScriptedPolicy('<action>look</action>')).generate([prompt])
+    assert reply.text == '<think></think><action>look</action>'
 
 
 def test_a_document_that_cannot_be_used_loses_without_a_game(house):

@@ -35,7 +35,7 @@ def follow(folder, report_to, rows):
     for row in rows:
         JsonlLog(folder/'metrics.jsonl').append([row])
         tracker.follow()
-    tracker.follow(ended=True)
+    tracker.follow(final=True)
 
 def holds(folder, text):
     return [p for p in Path(folder).rglob('*') if p.is_file() and text.encode() in p.read_bytes()]

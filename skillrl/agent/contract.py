@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from fastcore.basics import patch
 from ..core.store import to_json
+from ..llm.reply import Actor
 from ..skills.guard import HIDDEN
 
 # %% ../../nbs/agent/01_contract.ipynb #04b5af84
@@ -121,7 +122,7 @@ def parse_reply(
 
 # %% ../../nbs/agent/01_contract.ipynb #60a570be
 @dataclass(eq=False)
-class ChatPolicy:
+class ChatPolicy(Actor):
     "A policy whose weights are elsewhere"
     chat:Any # A `Chat`
     wording = 'chat' # Of its prompts, where `agent.prompt` is `auto`

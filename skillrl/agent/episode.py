@@ -16,7 +16,7 @@ from .prompt import Limits, PromptContext, step_messages
 from ..core.config import AgentConfig
 from ..core.trajectory import score_of, Step, Trajectory
 from ..envs.base import World, world as find_world
-from ..llm.reply import GrownPrompt, next_prompt
+from ..llm.reply import Actor, ChatReply, GrownPrompt, next_prompt
 from ..skills.retrieval import render, Retriever
 
 # %% ../../nbs/03_agent.episode.ipynb #0313801b
@@ -143,13 +143,14 @@ def play(self:Episode,
 )->Step:
     "Parse a reply and take the step it asks for"
     self.start()
-    text, has_tokens = getattr(reply, 'text', reply), hasattr(reply, 'token_ids')
+    text = reply if isinstance(reply, str) else reply.text
+    has_tokens = not isinstance(reply, (str, ChatReply))
     action, ok = _read_action(self, text, self.admissible)
     tokens = dict(token_ids=reply.token_ids, logprobs=reply.logprobs) if has_tokens else {}
     step = self.act(action, reply=text, ok=ok, **tokens)
     if has_tokens:
-        choices = getattr(reply, 'allowed', None)
-        self.rows.append(StepRow(reply.prompt_ids, reply.token_ids, reply.logprobs, ok, choices))
+        row = StepRow(reply.prompt_ids, reply.token_ids, reply.logprobs, ok, reply.allowed)
+        self.rows.append(row)
     return step
 
 # %% ../../nbs/03_agent.episode.ipynb #ee675453
@@ -216,30 +217,28 @@ def demonstrate(
 # %% ../../nbs/03_agent.episode.ipynb #caa14336
 def _fitted(episode, policy, limit):
     "The prompt of `episode` with as much history as `limit` tokens hold"
-    count, usual = getattr(policy, 'count', len), getattr(policy, 'wording', 'ours')
-    whole = 'chat' in (usual, episode.agent.prompt)
+    whole = 'chat' in (policy.wording, episode.agent.prompt)
     most = len(episode.history) if whole else episode.agent.history_length
     for n in range(most, -1, -1):
-        ids = policy.encode(episode.messages(usual, history_room=n))
-        if limit is None or count(ids) <= limit:
+        ids = policy.encode(episode.messages(policy.wording, history_room=n))
+        if limit is None or policy.count(ids) <= limit:
             return ids
-    raise ValueError(f'the prompt of episode {episode.id} has {count(ids)} tokens without any history, '
-                     f'more than max_prompt_tokens {limit}: raise that, or show fewer skills')
+    raise ValueError(f'the prompt of episode {episode.id} has {policy.count(ids)} tokens without any '
+                     f'history, more than max_prompt_tokens {limit}: raise that, or show fewer skills')
 
 # %% ../../nbs/03_agent.episode.ipynb #1b705a6c
 def _prompt(episode, policy, limit):
     "The prompt of `episode`, or its conversation, which is rendered anew where it exceeds `limit` tokens"
     if episode.agent.conversation != 'appended':
         return _fitted(episode, policy, limit)
-    count = getattr(policy, 'count', len)
     if episode.last:
-        previous_prompt, reply = episode.last
-        turn = episode.messages(getattr(policy, 'wording', 'ours'), previous_prompt=previous_prompt)[-1]
-        grown = next_prompt(policy, reply, previous_prompt, turn['content'])
-        if limit is None or count(grown) <= limit:
+        asked, reply = episode.last
+        turn = episode.messages(policy.wording, previous_prompt=asked)[-1]
+        grown = next_prompt(policy, reply, asked, turn['content'])
+        if limit is None or policy.count(grown) <= limit:
             return grown
     ids = _fitted(episode, policy, limit)
-    return ids if hasattr(policy, 'chat') else GrownPrompt(ids)
+    return ids if policy.chat else GrownPrompt(ids)
 
 # %% ../../nbs/03_agent.episode.ipynb #1ded5e43
 def _allowed(live):
@@ -254,20 +253,20 @@ def _turn(live, policy, limits, **kw):
     prompts = [_prompt(e, policy, limits.max_prompt_tokens) for e in live]
     kw |= _allowed(live)
     seed = kw['generator'].initial_seed() if kw['generator'] else None
-    names, replies = [f'{seed}/{e.id}/{len(e.steps)}' for e in live], []
-    if hasattr(policy, 'chat'):
+    names, answered = [f'{seed}/{e.id}/{len(e.steps)}' for e in live], []
+    if policy.chat:
         kw['tries'] = names
-    for e, prompt, name, reply in zip(live, prompts, names, policy.generate(prompts, **kw)):
-        is_failure = getattr(reply, 'status', 'infra_error') == 'infra_error'
-        e.infra_error = getattr(reply, 'error', '') if is_failure else ''
+    for e, asked, name, reply in zip(live, prompts, names, policy.generate(prompts, **kw)):
+        failed = isinstance(reply, ChatReply) and reply.status == 'infra_error'
+        e.infra_error = reply.error if failed else ''
         if e.infra_error:
             continue
         e.play(reply)
-        if hasattr(policy, 'chat') and not e.holds_command(reply):
-            policy.forget(prompt, name, **kw)
-        e.last = None if e.done else (prompt, reply) # Keys and values go with the last turn
-        replies.append((e, reply))
-    return replies
+        if policy.chat and not e.holds_command(reply):
+            policy.forget(asked, name, **kw)
+        e.last = None if e.done else (asked, reply) # Keys and values go with the last turn
+        answered.append((e, reply))
+    return answered
 
 # %% ../../nbs/03_agent.episode.ipynb #b1c8ccee
 def _begin(waiting, live, parallel, tries):
@@ -289,9 +288,9 @@ def _play_all(episodes, policy, sampling, each, limits):
     tries, first = Counter(), []
     while waiting or live:
         _begin(waiting, live, limits.parallel, tries)
-        replies = _turn(live, policy, limits, **sampling)
-        if hasattr(policy, 'chat') and len(first) < SAMPLE_REPLIES:
-            first += replies
+        answered = _turn(live, policy, limits, **sampling)
+        if policy.chat and len(first) < SAMPLE_REPLIES:
+            first += answered
             require_readable(first, policy)
         for e in live:
             if e.done and each:
@@ -304,7 +303,7 @@ def _play_all(episodes, policy, sampling, each, limits):
 # %% ../../nbs/03_agent.episode.ipynb #f72c9d7b
 def rollout(
     episodes:Sequence[Episode], # Each with its own environment unless `limits.parallel` is 1
-    policy:Any,                 # A `Policy` or `ChatPolicy`
+    policy:Actor,               # Such as a `Policy` or `ChatPolicy`
     temperature:float=1.,       # Of sampling; 0 takes the likeliest token
     generator:Any=None,         # A `torch.Generator`; decides every token drawn
     each:Callable[[Trajectory], Any]|None=None, # Called with every trajectory as it ends
@@ -312,7 +311,7 @@ def rollout(
 )->list[Trajectory]: # In order, without those not counted; RuntimeError with `finished` if it breaks off
     "Let `policy` play all `episodes` to their ends; ValueError if two share an environment at a time"
     episodes = list(episodes)
-    limits = limits.within(getattr(policy, 'positions', None))
+    limits = limits.within(policy.positions)
     sampling = dict(temperature=temperature, generator=generator)
     if limits.max_new_tokens:
         sampling['max_new_tokens'] = limits.max_new_tokens

@@ -155,16 +155,18 @@ def acts(args:Namespace)->tuple[Any, Any]: # Of `Agent` and `Chat`; ValueError i
     "Who acts where evals are run, and who judges what code cannot"
     from skillrl.proof.agents import find_agent
     from skillrl.skillopt.eval_env import program_chat
-    from skillrl.training.builders import build_client
+    from skillrl.llm.openai_client import OpenAIChatClient
     judge = None
     if args.judge and not args.judge_url and which(shlex.split(args.judge)[0]):
         judge = program_chat(args.judge)
         judge.model = args.judge # By which a proof knows it
     elif args.judge:
-        judge = build_client(args.judge, args.judge_url, '')
+        judge = OpenAIChatClient(args.judge, base_url=args.judge_url)
     if args.agent == 'chat' and not args.policy_model:
         raise ValueError('--agent chat needs --policy-model: name the model that answers')
-    chat = build_client(args.policy_model, args.policy_url, '') if args.agent == 'chat' else None
+    chat = None
+    if args.agent == 'chat':
+        chat = OpenAIChatClient(args.policy_model, base_url=args.policy_url)
     return find_agent(args.agent or 'claude', chat), judge
 
 # %% ../../nbs/cli/01_flags.ipynb #2b8f1d31

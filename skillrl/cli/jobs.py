@@ -57,11 +57,11 @@ def _client_of(role, args, config):
     command, m = getattr(args, f'{role}_command'), config.model
     if command:
         return program_chat(command)
-    name, address, key = (getattr(m, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
+    name = getattr(m, f'{role}_model_id')
     if role == 'teacher' and not name:
         kind = as_typed(_kind(args))
         raise ValueError(f'{kind} needs --teacher or --teacher-command: name who edits the skill')
-    return build_client(name, address, key) if name else None
+    return build_client(m, role) if name else None
 
 # %% ../../nbs/cli/04_jobs.ipynb #e8fbb0e9
 def _models(args, texts=(), run=None):

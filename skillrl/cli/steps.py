@@ -44,7 +44,7 @@ from skillrl.training.phases import (
     collect_games, demonstrations, drawn_rows, evolve_bank, fine_tune, learns_from_won,
     train_in_suite)
 from ..training.pipeline import train as run_loop
-from ..training.plan import quick_preflight, require_preflight, RunPlan, teacher_line, told_plan
+from ..training.plan import quick_preflight, require_preflight, RunPlan, teacher_line, plan_text
 from ..viewers.bank_view import fates, round_text
 from ..viewers.inspection import fitted, kind_of, load_bank, report_text
 
@@ -54,7 +54,7 @@ def train(args:Invocation)->None: # ValueError or OSError if the flags do not fi
     folder = args.resumed_folder() if args.resume else None
     config = args.settings(folder)
     if args.dry_run:
-        plan = told_plan(RunPlan(config), get_terminal_size((100, 24)).columns)
+        plan = plan_text(RunPlan(config), get_terminal_size((100, 24)).columns)
         return print('\n\n'.join([plan, *map(str, quick_preflight(config))]))
     if not folder:
         require_preflight(config)

@@ -70,8 +70,8 @@ class AdapterPolicy(Policy):
     @property
     def bits(self)->int:
         "Of each number in the matrices of the base, if it is quantised; otherwise 0"
-        held = self.model.get_base_model()
-        return 4 if getattr(held, 'is_loaded_in_4bit', False) else 0
+        model = self.model.get_base_model()
+        return 4 if getattr(model, 'is_loaded_in_4bit', False) else 0
 
     def adapter(self)->dict[str, Tensor]: # Name → tensor, of any shape
         "What moves"
@@ -81,8 +81,8 @@ class AdapterPolicy(Policy):
 @contextmanager
 def _undisturbed():
     "`peft` at work, which draws from the generators of torch and warns of its own calls"
-    kept = torch.random.fork_rng(range(torch.cuda.device_count()))
-    with kept, quietly(), warnings.catch_warnings():
+    generators = torch.random.fork_rng(range(torch.cuda.device_count()))
+    with generators, quietly(), warnings.catch_warnings():
         warnings.simplefilter('ignore')
         yield
 
@@ -170,10 +170,10 @@ def save(self:AdapterPolicy,
     with atomic_folder(folder) as tmp, quietly():
         self.model.save_pretrained(tmp, selected_adapters=[_MOVING], save_embedding_layers=False)
         (tmp/'README.md').unlink(missing_ok=True)
-        known = read_json(tmp/_CONFIG)
-        if isinstance(known['target_modules'], list): # `peft` writes a set, in any order
-            known['target_modules'].sort()
-        write_json(tmp/_CONFIG, known | dict(base_model_name_or_path=base))
+        config = read_json(tmp/_CONFIG)
+        if isinstance(config['target_modules'], list): # `peft` writes a set, in any order
+            config['target_modules'].sort()
+        write_json(tmp/_CONFIG, config | dict(base_model_name_or_path=base))
         write_json(tmp/_BASE, dict(base=portable, bits=self.bits))
         for f in tmp.glob('*.safetensors'): # safetensors lets nobody but the owner read them
             f.chmod((tmp/_BASE).stat().st_mode)
@@ -193,9 +193,9 @@ def base_of(
     file = Path(folder)/_BASE
     if not file.exists():
         return read_json(Path(folder)/_CONFIG)['base_model_name_or_path'], 0
-    known = read_json(file)
-    base = known['base']
-    return os.path.abspath(Path(folder)/base) if base.startswith('..') else find_model(base), known['bits']
+    origin = read_json(file)
+    base = origin['base']
+    return os.path.abspath(Path(folder)/base) if base.startswith('..') else find_model(base), origin['bits']
 
 @patch(cls_method=True)
 def load(cls:AdapterPolicy,
@@ -219,12 +219,12 @@ def restore(self:AdapterPolicy,
     "Put the numbers of the adapter in `folder` in place of those here"
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
-    saved = load_file(Path(folder)/'adapter_model.safetensors')
+    tensors = load_file(Path(folder)/'adapter_model.safetensors')
     own = {name.replace(f'.{_MOVING}.', '.'): p.shape for name, p in self.adapter().items()}
-    if own != {name: p.shape for name, p in saved.items()}:
+    if own != {name: p.shape for name, p in tensors.items()}:
         raise ValueError(f'{folder} holds another adapter than that of this run: '
                          'resume with the settings it was begun with')
-    set_peft_model_state_dict(self.model, saved, adapter_name=_MOVING)
+    set_peft_model_state_dict(self.model, tensors, adapter_name=_MOVING)
 
 # %% ../../nbs/llm/11_adapter.ipynb #fa454a76
 def load_policy(

@@ -77,8 +77,8 @@ class ScriptedChat(Chat):
             raise line
         if isinstance(line, ChatReply):
             return replace(line)
-        read = sum(len(str(m.get('content')).split()) for m in messages)
-        return ChatReply(line, prompt_tokens=read, completion_tokens=len(line.split()))
+        count = sum(len(str(m.get('content')).split()) for m in messages)
+        return ChatReply(line, prompt_tokens=count, completion_tokens=len(line.split()))
 
 # %% ../../nbs/llm/04_chat.ipynb #932e5b11
 @patch
@@ -141,9 +141,9 @@ def record(self:Chat,
     "`reply`, which is entered in the ledger, the cache and the log"
     if reply.cached and not (self.told or self.cache is None or self.cache.fresh):
         self.told = True
-        said = (f'{self.model} is not asked what it has answered: '
+        notice = (f'{self.model} is not asked what it has answered: '
                 f'add --fresh or remove {self.cache.folder} to ask anew')
-        print(said, file=sys.stderr, flush=True)
+        print(notice, file=sys.stderr, flush=True)
     if call.hold:
         self.reached |= reply.status != 'infra_error'
         self.ledger.add(self.model, reply.prompt_tokens, reply.completion_tokens, call.hold)
@@ -210,11 +210,11 @@ _PATIENCE = 5 # Lost calls at the beginning of a batch
 @patch
 def must_wait(self:_Batch)->bool: # `Outage` if nobody can be reached
     "Must a call be completed before another may leave?"
-    reached, sent = self.chat.reached, [r for r in self.replies if not r.cached]
-    lost = all(r.status == 'infra_error' for r in sent)
-    if lost and len(sent) >= (_PATIENCE if reached else 1):
+    reachable, replies = self.chat.reached, [r for r in self.replies if not r.cached]
+    all_lost = all(r.status == 'infra_error' for r in replies)
+    if all_lost and len(replies) >= (_PATIENCE if reachable else 1):
         raise outage(self.replies)
-    limit = 2 * self.chat.parallel if reached else 1
+    limit = 2 * self.chat.parallel if reachable else 1
     return sum(c.future is not None for c in self.in_flight) >= limit
 
 # %% ../../nbs/llm/04_chat.ipynb #6d4159a6
@@ -276,8 +276,8 @@ def replies(self:Chat,
             run.ask(messages, name)
         while run.in_flight:
             run.complete()
-        lost = any(r.status == 'infra_error' for r in run.replies)
-        if lost and not any(r.ok for r in run.replies):
+        any_lost = any(r.status == 'infra_error' for r in run.replies)
+        if any_lost and not any(r.ok for r in run.replies):
             raise outage(run.replies)
     except BaseException as e:
         run.stop(hurry=not isinstance(e, Exception))
@@ -291,12 +291,12 @@ def replies(self:Chat,
 @patch
 def forget(self:Chat,
     messages:list[dict],
-    tried:str=None, # Its name among `tries`
+    name:str=None, # Its name among `tries`
     **params:object, # For the service, as they were
 )->None:
     "Ask anew when this question comes again, for its reply was of no use"
     if self.cache is not None:
-        self.cache.drop(self.new_call(messages, self.defaults | params, tried).request)
+        self.cache.drop(self.new_call(messages, self.defaults | params, name).request)
 
 # %% ../../nbs/llm/04_chat.ipynb #f732fba7
 def _usage_of(
@@ -330,8 +330,8 @@ def chat(self:Chat,
     if system:
         messages.insert(0, dict(role='system', content=system))
     own = dict(max_tokens=max_completion_tokens, temperature=temperature)
-    given = {k: v for k, v in own.items() if v is not None}
-    r = self.reply(messages, **given | params)
+    limits = {k: v for k, v in own.items() if v is not None}
+    r = self.reply(messages, **limits | params)
     if r.status == 'infra_error':
         raise outage([r])
     return r.text, _usage_of(r, stage)

@@ -92,19 +92,19 @@ def _command(c, run, folder):
         (logs/'stdin').write_bytes(run.answer.encode(errors='replace'))
         line = [str(part).replace('{tmp}', str(place)).replace('{skill}', str(folder)) for part in c.command]
         env = safe_env(dict(HOME=str(place), LOGS=f'{place}/logs', PYTHONDONTWRITEBYTECODE='1'))
-        named = () if os.sep in line[0] else (line[0],) # A path is what the evals' author says
-        box = Sandbox((place,), read={folder: folder} if folder else {}, command=named)
-        done = run_program(line, app, env, c.seconds, stdin=logs/'stdin', sandbox=box)
+        programs = () if os.sep in line[0] else (line[0],) # A path is what the evals' author says
+        box = Sandbox((place,), read={folder: folder} if folder else {}, command=programs)
+        result = run_program(line, app, env, c.seconds, stdin=logs/'stdin', sandbox=box)
         rewards = [p.read_text(errors='replace') for p in plain_files(logs, [], 100_000).values()
                    if p.stem == 'reward']
-    told = why_lost(done, line[0], c.seconds)
+    reason = why_lost(result, line[0], c.seconds)
     if not c.reward:
-        return done.code == 0, f'{line[0]} ended with 0' if done.code == 0 else told
+        return result.code == 0, f'{line[0]} ended with 0' if result.code == 0 else reason
     try:
-        found = json.loads(rewards[0])
-        reward = float(min(found.values()) if isinstance(found, dict) else found)
+        value = json.loads(rewards[0])
+        reward = float(min(value.values()) if isinstance(value, dict) else value)
     except (LookupError, ValueError, TypeError):
-        raise OSError(f'no reward was written: {told}') from None
+        raise OSError(f'no reward was written: {reason}') from None
     return reward >= 1, f'reward {reward:g}'
 
 # %% ../../nbs/llm/13_checks.ipynb #chk00012
@@ -157,14 +157,14 @@ def _parsed(name, text):
         raise ValueError(f'{name} has rows of more or less than {len(head)} cells')
     return dict(columns=head, rows=len(rows))
 
-def _is_at(value, path, wanted):
-    "Does `wanted`, or something of its type, stand under `path` in `value`?"
+def _is_at(value, path, target):
+    "Does `target`, or something of its type, stand under `path` in `value`?"
     for key in path.split('.'):
         try:
             value = value[int(key) if isinstance(value, list) else key]
         except (LookupError, TypeError, ValueError):
             return False, f'there is no {path}'
-    return wanted == value, f'{path} is {value!r}'
+    return target == value, f'{path} is {value!r}'
 
 # %% ../../nbs/llm/13_checks.ipynb #a8befd25
 def _looks(c, run, folder):
@@ -182,9 +182,9 @@ def _looks(c, run, folder):
     if c.matches is not None:
         text = run.text(c.file)
         matches = regex.finditer(c.matches, text, regex.M, timeout=c.seconds, concurrent=True)
-        found = [m[0] for m in matches]
-        n = len(found)
-        yield n > 0 if c.times is None else n == c.times, f'{n} found {found[:1]}'
+        texts = [m[0] for m in matches]
+        n = len(texts)
+        yield n > 0 if c.times is None else n == c.times, f'{n} found {texts[:1]}'
     if c.fields is not None:
         value = _parsed(c.file, run.text(c.file))
         yield True, f'{c.file} can be read'

@@ -30,8 +30,8 @@ def _entries(folder):
     "What is in `folder` and below it, by name"
     waiting = [folder] # A program may nest folders deeper than Python does calls
     while waiting:
-        with suppress(OSError), os.scandir(waiting.pop()) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+        with suppress(OSError), os.scandir(waiting.pop()) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
             waiting += [e.path for e in entries if e.is_dir(follow_symlinks=False)]
             yield from (e for e in entries if e.is_file(follow_symlinks=False) and os.access(e, os.R_OK))
 
@@ -113,12 +113,12 @@ atexit.register(_end_all)
 def _wait(program, timeout):
     "The exit code of `program`; None when `timeout` seconds are up"
     until = monotonic() + timeout
-    left = timeout
-    while left > 0:
+    rest = timeout
+    while rest > 0:
         try:
-            return program.wait(min(left, check_stop()))
+            return program.wait(min(rest, check_stop()))
         except subprocess.TimeoutExpired:
-            left = until - monotonic()
+            rest = until - monotonic()
 
 # %% ../../nbs/llm/12_command.ipynb #c355run13
 @dataclass
@@ -197,8 +197,8 @@ def _needed(command, private):
     files = {Path(folder)/'any' for folder in os.get_exec_path() if os.path.isabs(folder)}
     for word in [sys.executable, *command]:
         _follow(word, files)
-    found = [Path(os.path.abspath(p)) for path in files for p in _beside(path, private) if p.exists()]
-    return {q for p in found for q in (p, p.resolve())}
+    places = [Path(os.path.abspath(p)) for path in files for p in _beside(path, private) if p.exists()]
+    return {q for p in places for q in (p, p.resolve())}
 
 # %% ../../nbs/llm/12_command.ipynb #5bb77c24
 _WALLS = """--ro-bind / / --dev /dev --proc /proc --unshare-pid --unshare-ipc --unshare-uts
@@ -206,16 +206,16 @@ _WALLS = """--ro-bind / / --dev /dev --proc /proc --unshare-pid --unshare-ipc --
 
 def _mounts(box):
     "The arguments of `bwrap` that say what is where, a later one over those before"
-    private, shown = _private(box.hide), {}
+    private, visible = _private(box.hide), {}
     for path in sorted(private | _needed(box.command, private)):
-        around = next((shown[p] for p in path.parents if p in shown), True)
-        shown[path] = path not in private
-        if shown[path] == around:
+        around = next((visible[p] for p in path.parents if p in visible), True)
+        visible[path] = path not in private
+        if visible[path] == around:
             continue
         if path in private and path.is_dir():
             yield '--tmpfs', path
         else:
-            yield '--ro-bind', path if shown[path] else os.devnull, path
+            yield '--ro-bind', path if visible[path] else os.devnull, path
     resolver = Path('/etc/resolv.conf').resolve()
     if box.network and Path('/run') in resolver.parents:
         yield '--ro-bind', resolver, resolver
@@ -246,11 +246,11 @@ def _bwrap():
     if program is None:
         return '', 'there is no bwrap'
     try:
-        done = subprocess.run([program, *_WALLS, '--unshare-net', '--', shutil.which('true') or 'true'],
+        result = subprocess.run([program, *_WALLS, '--unshare-net', '--', shutil.which('true') or 'true'],
                               capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError) as e:
         return program, str(e)
-    return program, done.stderr.strip() or f'it ended with {done.returncode}'*(done.returncode != 0)
+    return program, result.stderr.strip() or f'it ended with {result.returncode}'*(result.returncode != 0)
 
 # %% ../../nbs/llm/12_command.ipynb #774817d5
 def use_sandbox(
@@ -263,10 +263,10 @@ def use_sandbox(
     if _choice['sandbox'] == 'off':
         return 'Programs ran without a sandbox, as was asked.'
     _, why = _bwrap()
-    told = f'Programs ran without a sandbox ({why}): install bubblewrap, or work in a container.'
+    notice = f'Programs ran without a sandbox ({why}): install bubblewrap, or work in a container.'
     if why and _choice['sandbox'] == 'on':
-        raise ValueError(told.replace('ran', 'would run'))
-    return told if why else ''
+        raise ValueError(notice.replace('ran', 'would run'))
+    return notice if why else ''
 
 # %% ../../nbs/llm/12_command.ipynb #6dc9eb99
 def run_program(
@@ -302,15 +302,15 @@ def run_program(
 
 # %% ../../nbs/llm/12_command.ipynb #e045b533
 def why_lost(
-    done:Ended,
+    result:Ended,
     name:str,      # Of the agent
     timeout:float, # Seconds that it had
 )->str:
     "Why a program that did not end well has told us nothing"
-    output = done.err.strip() or done.out.strip() or 'it said nothing'
+    output = result.err.strip() or result.out.strip() or 'it said nothing'
     errors = re.findall(r'^(?:Uncaught )?\w*Error\b.*', output, re.M) # Node prints more below
     last = (errors or output.splitlines())[-1][:300]
-    if done.code is None:
+    if result.code is None:
         return f'{name} did not end within {timeout:g} s ({last}): raise timeout, or ask for less'
-    how = f'was ended by signal {-done.code}' if done.code < 0 else f'ended with code {done.code}'
+    how = f'was ended by signal {-result.code}' if result.code < 0 else f'ended with code {result.code}'
     return f'{name} {how} ({last}): run it by hand'

@@ -30,9 +30,9 @@ def masked(
     number = {rule: i for i, rule in enumerate(dict.fromkeys(rules))}
     keep = torch.tensor([rule is None or rule.excluded for rule in number], device=z.device)
     keep = keep[:, None].repeat(1, z.shape[1])
-    named = [(i, token) for rule, i in number.items() if rule for token in rule.ids]
-    if named:
-        at, tokens = torch.tensor(named, device=z.device).T
+    pairs = [(i, token) for rule, i in number.items() if rule for token in rule.ids]
+    if pairs:
+        at, tokens = torch.tensor(pairs, device=z.device).T
         keep[at, tokens] = ~keep[at, tokens]
     rows = torch.tensor([number[rule] for rule in rules], device=z.device)
     return z.masked_fill(~keep[rows], -torch.inf)
@@ -45,8 +45,8 @@ def masked_replies(
     "`z` with minus infinity for every token that could not come"
     rules = []
     for row in allowed:
-        known = list(row or ())
-        rules += known + [None]*(z.shape[1] - len(known))
+        rules_of_row = list(row or ())
+        rules += rules_of_row + [None]*(z.shape[1] - len(rules_of_row))
     return masked(z.flatten(0, 1), rules).view_as(z)
 
 # %% ../../nbs/llm/06_decoding.ipynb #5b291e66
@@ -90,14 +90,14 @@ def _command_ids(
 )->tuple[int, ...]: # From the space before `<action>` on, without an end token; empty if it cannot be written
     "Ids that choose `command`"
     spelled = ' '.join(command.split())
-    said = f'<action> {spelled} </action>'
+    text_of_command = f'<action> {spelled} </action>'
     if thinks:
-        ids = _ids(form.tokenizer, ' ' + said, '<think> </think>')
+        ids = _ids(form.tokenizer, ' ' + text_of_command, '<think> </think>')
         text = form.read(form.closing + ids)
     else:
-        ids = _ids(form.tokenizer, said)
+        ids = _ids(form.tokenizer, text_of_command)
         text = '</think> ' + form.read(ids)
-    right = ' '.join(text.split()) == f'</think> {said}'
+    right = ' '.join(text.split()) == f'</think> {text_of_command}'
     return ids if right and spelled and not _TAG.search(spelled) else ()
 
 # %% ../../nbs/llm/06_decoding.ipynb #399d2584
@@ -139,12 +139,12 @@ def endings(self:ReplyForm,
     thinks:bool=True, # Whether they come behind a thought
 )->list[tuple[int, ...]]: # Without end tokens; ValueError if none can be written
     "Ids that choose each of `commands`"
-    written = [_command_ids(self, command, thinks) for command in commands]
-    found = [ids for ids in written if ids]
-    if not found:
+    candidates = [_command_ids(self, command, thinks) for command in commands]
+    writable = [ids for ids in candidates if ids]
+    if not writable:
         raise ValueError(f'the tokenizer of this policy can write none of the {len(commands)} admissible '
                          'commands: set agent.decode to free, or choose another policy')
-    return found
+    return writable
 
 def _reserved(
     form:ReplyForm,
@@ -210,11 +210,11 @@ def add(self:_ReplyDraft, token:int)->None:
 @patch
 def forced(self:_ReplyDraft)->list[int]: # Tokens
     "Take in what has to follow"
-    found = []
+    tokens = []
     while len(self.rule.ids) == 1 and not self.rule.excluded:
-        found += self.rule.ids
-        self.add(found[-1])
-    return found
+        tokens += self.rule.ids
+        self.add(tokens[-1])
+    return tokens
 
 # %% ../../nbs/llm/06_decoding.ipynb #402dcdbf
 class Choices(NamedTuple):
@@ -235,7 +235,7 @@ def begin_drafts(
     if len(allowed) != len(prompts):
         raise ValueError(f'{len(allowed)} lists of admissible commands came with {len(prompts)} prompts: '
                          'give one for each')
-    choices = [a if hasattr(a, 'commands') else Choices(a) for a in allowed]
+    choices = [Choices(a) if isinstance(a, list) else a for a in allowed]
     return [_ReplyDraft(form, c.commands, room, c.thinks) for c in choices]
 
 # %% ../../nbs/llm/06_decoding.ipynb #d093ca78

@@ -64,18 +64,18 @@ def _answers(text):
     return answers
 
 # %% ../../nbs/llm/02_json_reply.ipynb #f20cb632
-def objects_in(value:object, listed:bool=False)->list[dict]:
-    "The objects in the list or dict `value`, or `value` itself; `listed` if it stands in a list"
+def objects_in(value:object, in_list:bool=False)->list[dict]:
+    "The objects in the list or dict `value`, or `value` itself; `in_list` if it stands in a list"
     if isinstance(value, list):
         return [o for v in value for o in objects_in(v, True)]
     if not isinstance(value, dict):
         return []
     plain = any(not isinstance(v, (list, dict)) for v in value.values())
-    if plain and listed:
+    if plain and in_list:
         return [value]
     inside = [v for v in value.values() if isinstance(v, list) or not plain]
-    found = [o for v in inside for o in objects_in(v)]
-    return found or ([value] if plain else [])
+    objects = [o for v in inside for o in objects_in(v)]
+    return objects or ([value] if plain else [])
 
 def json_items(text:str)->list[dict]: # Of a reply
     "The objects in all the JSON of `text`; a list that was cut off keeps its whole ones"
@@ -99,14 +99,14 @@ def object_with(
     fits:Callable=bool, # May a value be what was asked for?
 )->dict:         # Empty when there is no such object
     "The last object in `text` that says something under `key`"
-    found = find_json(text, lambda v: fits(v) and any(key in d for d in _outer_objects(v)))
-    objects = _outer_objects(found or {})
-    said = next((d for d in objects if key in d), None)
-    if said is not None:
-        return said
+    value = find_json(text, lambda v: fits(v) and any(key in d for d in _outer_objects(v)))
+    objects = _outer_objects(value or {})
+    match = next((d for d in objects if key in d), None)
+    if match is not None:
+        return match
     parts = [d for d in objects if part and part in d]
-    if not parts and isinstance(found, list):
-        return {key: found}
+    if not parts and isinstance(value, list):
+        return {key: value}
     return {key: parts} if parts else {}
 
 def _outer_objects(value):

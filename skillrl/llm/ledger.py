@@ -55,8 +55,8 @@ def add(self:Ledger,
     with self._lock:
         if hold:
             self.release(hold)
-        calls, read, written = self.counts.get(model, (0, 0, 0))
-        self.counts[model] = (calls + 1, read + prompt_tokens, written + completion_tokens)
+        calls, n_read, n_written = self.counts.get(model, (0, 0, 0))
+        self.counts[model] = (calls + 1, n_read + prompt_tokens, n_written + completion_tokens)
         self.longest[model] = max(completion_tokens, self.longest.get(model, 0))
 
 @patch
@@ -72,10 +72,10 @@ def _list_price(model):
     from genai_prices import calc_price, Usage
     for name in (model, model.rpartition('/')[2]):
         with suppress(LookupError):
-            found = calc_price(Usage(input_tokens=1000, output_tokens=1000), name)
-            again = calc_price(Usage(input_tokens=1000, cache_read_tokens=1000), name)
-            prices = found.input_price, found.output_price, again.input_price
-            return [float(price)*1000 for price in prices]
+            price = calc_price(Usage(input_tokens=1000, output_tokens=1000), name)
+            cache_price = calc_price(Usage(input_tokens=1000, cache_read_tokens=1000), name)
+            prices = price.input_price, price.output_price, cache_price.input_price
+            return [float(usd)*1000 for usd in prices]
 
 @patch
 def cost(self:Ledger,
@@ -97,13 +97,13 @@ def cost(self:Ledger,
 @patch(as_prop=True)
 def usd(self:Ledger)->float|None:
     "Dollars spent; None where the price of a model is not known"
-    costs = [self.cost(m, read, written) for m, (_, read, written) in self.counts.items()]
+    costs = [self.cost(m, n_read, n_written) for m, (_, n_read, n_written) in self.counts.items()]
     return None if None in costs else sum(costs)
 
 @patch(as_prop=True)
 def tokens(self:Ledger)->int:
     "Read and written by all models"
-    return sum(read + written for _, read, written in self.counts.values())
+    return sum(n_read + n_written for _, n_read, n_written in self.counts.values())
 
 # %% ../../nbs/llm/03_ledger.ipynb #60aae946
 def _is_price(x):
@@ -136,23 +136,23 @@ def check(self:Ledger,
 )->dict: # What to hold back, in `tokens` and `usd`; `ValueError` if a budget in USD has no price for `model`
     "What `hold` is to keep back, or `BudgetExceeded`; ValueError if a budget in USD has no price for `model`"
     counts = self.counts | {model: (1, 1, 1)}
-    for name, (_, read, written) in counts.items():
-        if self.budget_usd is not None and self.cost(name, read, written) is None:
+    for name, (_, n_read, n_written) in counts.items():
+        if self.budget_usd is not None and self.cost(name, n_read, n_written) is None:
             raise ValueError(f'{name!r} has no price, so a budget in USD cannot be kept: set ledger.prices'
                              f'[{name!r}] = (USD per 1M prompt tokens, USD per 1M completion tokens)')
     write = self.longest.get(model, 0) if completion_tokens is None else completion_tokens
-    need = dict(tokens=prompt_tokens + write, usd=self.cost(model, prompt_tokens, write))
+    needs = dict(tokens=prompt_tokens + write, usd=self.cost(model, prompt_tokens, write))
     for unit, budget in dict(tokens=self.budget_tokens, usd=self.budget_usd).items():
         if budget is None:
             continue
-        held = sum(h[unit] for h in self.held.values())
-        left = budget - getattr(self, unit) - held
-        if left <= 0 or left < need[unit]:
-            raise BudgetExceeded(f'{max(left, 0):,.6g} {unit} of {budget:,.6g} are left and a call of {model}'
-                                 f' may take {need[unit]:,.6g}: raise budget_{unit} or lower max_tokens')
+        reserves = sum(h[unit] for h in self.held.values())
+        rest = budget - getattr(self, unit) - reserves
+        if rest <= 0 or rest < needs[unit]:
+            raise BudgetExceeded(f'{max(rest, 0):,.6g} {unit} of {budget:,.6g} are left and a call of {model}'
+                                 f' may take {needs[unit]:,.6g}: raise budget_{unit} or lower max_tokens')
         if completion_tokens is None:
-            need[unit] = left
-    return need
+            needs[unit] = rest
+    return needs
 
 # %% ../../nbs/llm/03_ledger.ipynb #ba8210b6
 @patch
@@ -274,9 +274,9 @@ class Meter:
 def _counted(usage):
     "The numbers that a client reports, with a call and a total"
     numbers = {k: v for k, v in usage.items() if isinstance(v, (int, float)) and v == v}
-    used = add_usage(dict(calls=1) | numbers)
-    used['total_tokens'] = used['total_tokens'] or used['prompt_tokens'] + used['completion_tokens']
-    return used
+    sums = add_usage(dict(calls=1) | numbers)
+    sums['total_tokens'] = sums['total_tokens'] or sums['prompt_tokens'] + sums['completion_tokens']
+    return sums
 
 @patch
 def _enter(self:Meter, question:tuple, answer:Any, hold:Any):
@@ -284,20 +284,20 @@ def _enter(self:Meter, question:tuple, answer:Any, hold:Any):
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise TypeError(f'chat returned {clip(repr(answer), 60)}: it should return (text, usage)')
     text, usage = answer
-    used, lost = _counted(usage or {}), (usage or {}).get('error')
-    if not lost and not (text or '').strip() and not used['total_tokens']:
-        lost = 'an empty answer that took no tokens'
+    sums, failure = _counted(usage or {}), (usage or {}).get('error')
+    if not failure and not (text or '').strip() and not sums['total_tokens']:
+        failure = 'an empty answer that took no tokens'
     if usage and usage.get('refused'):
-        lost = None
+        failure = None
     with self._lock:
-        self.usage = add_usage(self.usage, used)
-        self.answered += not lost
+        self.usage = add_usage(self.usage, sums)
+        self.answered += not failure
         self.lost.pop(str(question), None)
-        if lost:
-            self.lost[str(question)] = str(lost)
+        if failure:
+            self.lost[str(question)] = str(failure)
     self.in_flight.pop()
-    if self.ledger and used['calls']:
-        self.ledger.add(model_of(self.client), used['prompt_tokens'], used['completion_tokens'], hold)
+    if self.ledger and sums['calls']:
+        self.ledger.add(model_of(self.client), sums['prompt_tokens'], sums['completion_tokens'], hold)
 
 # %% ../../nbs/llm/03_ledger.ipynb #0a6e17e2
 def error_message(e:BaseException)->str: # 'Type: message'
@@ -341,7 +341,7 @@ class _GivenUp(BaseException):
 @patch
 def chat(self:Meter, *args:Any, **kw:Any)->tuple: # (text, usage); TypeError for anything else
     "What `client.chat` answers, entered"
-    self.asked, made = True, False
+    self.asked, is_sent = True, False
     question, hold = (args, kw), None
     try:
         hold = self._hold(question, kw.get('max_completion_tokens', _MOST))
@@ -349,14 +349,14 @@ def chat(self:Meter, *args:Any, **kw:Any)->tuple: # (text, usage); TypeError for
             raise _GivenUp()
         if self.guard:
             self.guard()
-        made = True
-        self.in_flight.append(made)
+        is_sent = True
+        self.in_flight.append(is_sent)
         answer = self.client.chat(*args, **kw)
         self._enter(question, answer, hold)
         return answer
     except BudgetExceeded as e:
         self.stopped = e
-        if made:
+        if is_sent:
             self.in_flight.pop()
         raise
     except Exception as e:

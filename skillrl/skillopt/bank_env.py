@@ -18,7 +18,7 @@ from ..agent.contract import ChatPolicy, CONTRACTS
 from ..agent.episode import EpisodeError
 from ..core.config import SkillRLConfig
 from ..envs.base import world
-from ..llm.reply import split_thought
+from ..llm.reply import Actor, ChatReply, split_thought
 from ..skills.bank import Mistake, Proposal, retire, Skill, SkillBank
 from ..skills.guard import examine, examined
 from ..skills.retrieval import advice
@@ -180,7 +180,7 @@ class BankEnv(SkillEnv):
     def __init__(self,
         suite:Any,                      # Whose tasks are played
         bank:SkillBank,                 # Its document is the initial skill
-        policy:Any=None,                # Who plays; None for the client that a rollout is given
+        policy:Actor|None=None,         # Who plays; None for the client that a rollout is given
         config:SkillRLConfig|None=None, # `env.name` is the world of the suite
         sizes:dict|None=None,           # Tasks in 'train', 'val' and 'test'; 24 each by default
         seed:int=0,                     # The same task takes the same draws under every bank
@@ -230,7 +230,7 @@ def rejection_reason(self:BankEnv, skill:str)->str: # '' if there is none
     return ''
 
 # %% ../../nbs/skillopt/09_bank_env.ipynb #4c144d4e
-class _ClientPolicy:
+class _ClientPolicy(Actor):
     "A policy that asks a client with `chat`"
     encode, count = ChatPolicy.encode, ChatPolicy.count
     wording = ChatPolicy.wording
@@ -242,10 +242,10 @@ class _ClientPolicy:
         temperature:float=1., # Of sampling, 0 or more
         generator:Any=None,   # Not used: the server draws
         max_new_tokens:int=512,
-    )->list[str]:             # `EpisodeError` when a call fails
+    )->list[ChatReply]:       # `EpisodeError` when a call fails
         "One reply for each prompt"
         how = dict(max_completion_tokens=max_new_tokens, temperature=temperature, stage='rollout')
-        return [self._ask(messages, how) for messages in prompts]
+        return [ChatReply(self._ask(messages, how)) for messages in prompts]
 
     def _ask(self, messages, how):
         parts = dict(system='') | {m['role']: m['content'] for m in messages}

@@ -19,7 +19,9 @@ from ..agent.prompt import Limits
 from ..agent.contract import ChatPolicy
 from ..core.config import EnvConfig, ModelConfig, RetrievalConfig, SkillRLConfig
 from ..envs.base import seeded, world
+from ..llm.chat import Chat
 from ..llm.models import find_model, MODELS
+from ..llm.reply import Actor, Learner
 from ..skills import distillation
 from ..skills.bank import SkillBank
 from ..skills.embedding import CachedEncoder, FolderEncoder
@@ -59,7 +61,7 @@ def build_threads(model:ModelConfig)->Any: # A context
 def build_local_policy(
     config:SkillRLConfig,
     folder:str|Path|None=None, # With weights or their address; what the run starts from if left out
-)->Any: # A `Policy` or `TinkerPolicy`; FileNotFoundError, ValueError or ConnectionError if it cannot be had
+)->Learner: # FileNotFoundError, ValueError or ConnectionError if it cannot be had
     "A policy that plays by weights, which are on the Tinker server that the config names, if it names one"
     from skillrl.llm.adapter import base_of, is_adapter, load_policy, merge_adapter
     from skillrl.training.tinker import open_service, require_here, TinkerPolicy
@@ -77,7 +79,7 @@ def build_policy(
     ledger:Any=None,           # The teacher's, when both are paid from one budget
     folder:str|Path|None=None, # For the exchanges and the cache of a chat policy; None keeps neither
     fresh:bool=False,          # Ask it again, whatever the cache holds?
-)->Any: # A `Policy`, or a `ChatPolicy` when the config names a model
+)->Actor: # A `Policy`, or a `ChatPolicy` when the config names a model
     "The policy that acts where nothing is learnt"
     if not config.model.policy_model_id:
         return build_local_policy(config)
@@ -87,7 +89,7 @@ def build_policy(
 def build_rl_policy(
     config:SkillRLConfig,
     folder:str|Path|None=None, # What RL starts from; what the run starts from if left out
-)->Any: # A `Policy`; ValueError if it has an adapter that the config does not ask for
+)->Learner: # ValueError if it has an adapter that the config does not ask for
     "The policy that RL moves"
     from skillrl.llm.adapter import is_adapter, load_policy, new_adapter
     c = config.model
@@ -104,26 +106,26 @@ def build_rl_policy(
 
 # %% ../../nbs/training/05_builders.ipynb #42959169
 def build_client(
-    model:str,   # Its name
-    address:str, # Of the service; empty is `usual_address`
-    key:str,     # Empty takes it from the environment
-    **kw:Any,    # For `OpenAIChatClient`
-)->Any: # ValueError if there is no key for the address
-    "A chat client"
+    model:ModelConfig,
+    role:str, # 'policy' or 'teacher'
+    **kw:Any, # For `OpenAIChatClient`
+)->Chat: # ValueError if there is no key for its address
+    "A chat with the model that a config names for `role`"
     from skillrl.llm.openai_client import OpenAIChatClient
-    return OpenAIChatClient(model, api_key=key, base_url=address, **kw)
+    name, address, key = (getattr(model, f'{role}_{k}') for k in ('model_id', 'api_base', 'api_key'))
+    return OpenAIChatClient(name, api_key=key, base_url=address, **kw)
 
 # %% ../../nbs/training/05_builders.ipynb #0ef44e6b
 def build_ledger(
     model:ModelConfig,
-    spent:Iterable[dict]=(), # Rows of an exchange log, which are paid already
+    rows:Iterable[dict]=(), # Rows of an exchange log, which are paid already
     ledger:Any=None,         # The one to go on with, a new one if left out
 )->Any: # ValueError where the file of prices is wrong
     "The ledger of a run"
     from skillrl.llm.ledger import Ledger, read_prices
     if ledger is None:
         ledger = Ledger(read_prices(model.prices) if model.prices else None, model.budget_usd or None)
-    for row in spent:
+    for row in rows:
         if not row['cached']:
             ledger.add(row['model'], row['prompt_tokens'], row['completion_tokens'])
     return ledger
@@ -137,8 +139,7 @@ def _build_chat(m, role, folder, ledger=None, fresh=False):
     log = JsonlLog(Path(folder)/'exchanges.jsonl') if folder else None
     cache = ReplyCache(Path(folder)/'cache', fresh) if folder else None
     ledger = build_ledger(m, log.read() if log else (), ledger)
-    model, address, key = (getattr(m, f'{role}_{what}') for what in ('model_id', 'api_base', 'api_key'))
-    return build_client(model, address, key, cache=cache, ledger=ledger, log=log, timeout=m.timeout)
+    return build_client(m, role, cache=cache, ledger=ledger, log=log, timeout=m.timeout)
 
 # %% ../../nbs/training/05_builders.ipynb #ace91e69
 MISTAKES = 3 # Shown at most, those that fit best
@@ -146,8 +147,8 @@ MISTAKES = 3 # Shown at most, those that fit best
 def reads_like_shipped(model:ModelConfig, env:EnvConfig)->bool: # FileNotFoundError if it must be fetched
     "Does the run's checkpoint read the words of the shipped policy, and no others?"
     folders = starting_weights(model, env), shipped_weights(env)
-    own, shipped = (Path(folder)/'tokenizer.json' for folder in folders)
-    return own.is_file() and own.read_bytes() == shipped.read_bytes()
+    own, default = (Path(folder)/'tokenizer.json' for folder in folders)
+    return own.is_file() and own.read_bytes() == default.read_bytes()
 
 def reads_facts_only(config:SkillRLConfig)->bool:
     "Is the policy that acts one that was trained on the forms of facts, and reads no other sentence?"
@@ -276,7 +277,7 @@ def rollout_limits(
     return Limits(m.max_new_tokens or None, m.max_prompt_tokens, parallel)
 
 def play_episodes(
-    policy:Any,              # Who plays
+    policy:Actor,            # Who plays
     episodes:list[Episode],  # Unplayed, of one suite
     suite:Any,               # Theirs
     config:SkillRLConfig,

@@ -11,10 +11,11 @@ import io, math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import stdev
-from ..agent.episode import rollout
+from ..agent.episode import Episode, rollout
 from ..core.plots import band, figure, split_rates
 from ..core.stats import average, clustered_gain, clustered_rate, paired_interval, Rate, t_quantile
 from ..core.store import atomic_write
+from ..llm.reply import Actor
 from ..core.tables import counted, row_name, Table
 from ..core.trajectory import home, require_once, select, success_rate, Trajectory
 
@@ -22,12 +23,12 @@ from ..core.trajectory import home, require_once, select, success_rate, Trajecto
 TEST_TEMPERATURE = .4 # Of sampling, as in the official validation
 
 def evaluate(
-    policy:object, # A `Policy`, or a chat policy
-    episodes:Sequence, # Unplayed `Episode`s, one for each game
+    policy:Actor, # Who plays
+    episodes:Sequence[Episode], # Unplayed, one for each game
     temperature:float=TEST_TEMPERATURE, # Of sampling
     seed:int=0, # Decides every token drawn
     **how:object, # For `rollout`
-)->list: # One `Trajectory` for each game
+)->list[Trajectory]: # One for each game
     "Play each game once"
     import torch
     generator = torch.Generator().manual_seed(seed)
@@ -43,7 +44,7 @@ def compare(results:dict[str, list[Trajectory]])->Table: # Of the trajectories b
     rows = []
     for name, ts in results.items():
         rates = [success_rate(ts), *(success_rate(select(ts, category=c)) for c in columns)]
-        means = [told(ts) for told in averages.values()]
+        means = [mean_of(ts) for mean_of in averages.values()]
         rows.append([name, *map(_cell, rates), *means, len(ts)])
     return Table(['', 'all', *columns, *averages, 'n'], rows)
 
@@ -53,16 +54,16 @@ def _cell(r):
 # %% ../../nbs/training/02_evaluate.ipynb #abaa24c0
 def _gains(a, b):
     "Suite → what `b` won more than `a`, game by game"
-    won = {t.game: t.success for t in a}
+    wins = {t.game: t.success for t in a}
     games = {t.game for t in b}
-    if won.keys() != games or not len(won) == len(a) == len(b):
+    if wins.keys() != games or not len(wins) == len(a) == len(b):
         raise ValueError('the two lists do not hold the same games once each: '
                          'play both conditions on one list of games')
     require_once(a)
     require_once(b)
     gains = {}
     for t in b:
-        gains.setdefault(home(t), []).append(bool(t.success) - bool(won[t.game]))
+        gains.setdefault(home(t), []).append(bool(t.success) - bool(wins[t.game]))
     return gains
 
 # %% ../../nbs/training/02_evaluate.ipynb #5dec0765
@@ -134,24 +135,24 @@ def _describe_difference(
     d = paired_difference(results[a], results[b])
     if not d.mean:
         return f'{rows} win equally often'
-    told = f'{rows} differ by {d.mean:+.2f} [{d.low:+.2f}, {d.high:+.2f}]'
-    return told if d.low*d.high > 0 else f'{told}, which may be luck'
+    sentence = f'{rows} differ by {d.mean:+.2f} [{d.low:+.2f}, {d.high:+.2f}]'
+    return sentence if d.low*d.high > 0 else f'{sentence}, which may be luck'
 
 # %% ../../nbs/training/02_evaluate.ipynb #c0de6201
 def describe_gain(
     results:dict[str, list[Trajectory]], # By condition, the first without skills
 )->str: # Without full stop
     "What a bank, and training where there was any, won above the first condition"
-    played = [t for ts in results.values() for t in ts]
-    if not any(t.success for t in played):
-        return f'Nothing was won in {counted(len(played), "episode")}'
+    trajectories = [t for ts in results.values() for t in ts]
+    if not any(t.success for t in trajectories):
+        return f'Nothing was won in {counted(len(trajectories), "episode")}'
     first = next(iter(results))
     last = next((row for row in ('after, evolved bank', 'after, bank', 'bank') if row in results), first)
     rates = [success_rate(results[row]).mean for row in (first, last)]
     if last == first:
         return f'{rates[0]:.2f} of the games were won, with nothing to compare it with'
-    told = _describe_difference(results, first, last).removeprefix(f'the rows "{first}" and "{last}"')
-    return f'"{first}" won {rates[0]:.2f} of its games and "{last}" {rates[1]:.2f}: they{told}'
+    difference = _describe_difference(results, first, last).removeprefix(f'the rows "{first}" and "{last}"')
+    return f'"{first}" won {rates[0]:.2f} of its games and "{last}" {rates[1]:.2f}: they{difference}'
 
 # %% ../../nbs/training/02_evaluate.ipynb #1500d8ac
 def describe_evolution(
@@ -159,14 +160,14 @@ def describe_evolution(
     banks:int, # That they could change
 )->str:
     "What the rounds tried, and how many of the banks changed"
-    asked, kept = (sum(len(r[k]) for r in records) for k in ('proposals', 'kept'))
-    changed = len({r['suite'] for r in records if r['kept']})
-    tried = 'found nothing to propose'
-    if asked:
+    proposals, survivors = (sum(len(r[k]) for r in records) for k in ('proposals', 'kept'))
+    changes = len({r['suite'] for r in records if r['kept']})
+    attempt = 'found nothing to propose'
+    if proposals:
         how = ' on probation' if any(r.get('rule') == 'probation' for r in records) else ''
-        tried = f'tried {counted(asked, "proposal")} and kept {kept or "none"}{how}'
-    told = f'{changed} of {counted(banks, "bank")} changed' if changed else 'no bank changed'
-    return f'{counted(len(records), "evolution round")} {tried}, so {told}'
+        attempt = f'tried {counted(proposals, "proposal")} and kept {survivors or "none"}{how}'
+    result = f'{changes} of {counted(banks, "bank")} changed' if changes else 'no bank changed'
+    return f'{counted(len(records), "evolution round")} {attempt}, so {result}'
 
 # %% ../../nbs/training/02_evaluate.ipynb #4b47bd9c
 def _difference_by_split(results, a, b, splits):
@@ -182,33 +183,33 @@ def describe_changes(
 )->list[str]: # Sentences without full stop
     "What each phase changed, and what it did not"
     sft, *log = metrics
-    losses, said = sft['losses'], ['There was no fine-tuning']
+    losses, sentences = sft['losses'], ['There was no fine-tuning']
     if losses:
         how = f'{counted(sft["rows"], "demonstration row")} in {counted(len(losses), "step")}'
-        said = [f'Fine-tuning took {how}: the loss went from {losses[0]:.3f} to {losses[-1]:.3f}']
+        sentences = [f'Fine-tuning took {how}: the loss went from {losses[0]:.3f} to {losses[-1]:.3f}']
     rl = _difference_by_split(results, 'before, bank', 'after, bank', splits)
-    said.append(f'After {counted(len(log), "iteration")} of GRPO {rl}')
+    sentences.append(f'After {counted(len(log), "iteration")} of GRPO {rl}')
     if not banks:
-        return [*said, 'Evolution was switched off, so every bank is as it was distilled']
-    evolved = _difference_by_split(results, 'after, bank', 'after, evolved bank', splits)
-    return [*said, f'{describe_evolution(records, banks)}; {evolved}']
+        return [*sentences, 'Evolution was switched off, so every bank is as it was distilled']
+    difference = _difference_by_split(results, 'after, bank', 'after, evolved bank', splits)
+    return [*sentences, f'{describe_evolution(records, banks)}; {difference}']
 
 # %% ../../nbs/training/02_evaluate.ipynb #3e781bc6
 def describe_shown(
     results:dict[str, list[Trajectory]], # By condition
 )->list[str]: # Sentences without full stop
     "How many entries the episodes of each condition with a bank were shown"
-    shown = {name: average(len({i for step in t.steps for i in step.skills}) for t in played)
-             for name, played in results.items() if played and 'no bank' not in name}
-    some = [f'{n:.1f}' for n in sorted(shown.values()) if n]
-    none = ', '.join(f'"{name}"' for name, n in shown.items() if not n)
-    said = []
+    entries = {name: average(len({i for step in t.steps for i in step.skills}) for t in trajectories)
+             for name, trajectories in results.items() if trajectories and 'no bank' not in name}
+    some = [f'{n:.1f}' for n in sorted(entries.values()) if n]
+    none = ', '.join(f'"{name}"' for name, n in entries.items() if not n)
+    sentences = []
     if some:
         least_and_most = ' to '.join(dict.fromkeys([some[0], some[-1]]))
-        said.append(f'An episode with a bank was shown {least_and_most} entries')
+        sentences.append(f'An episode with a bank was shown {least_and_most} entries')
     if none:
-        said.append(f'Warning: no entry was shown in {none}, which says nothing of a bank')
-    return said
+        sentences.append(f'Warning: no entry was shown in {none}, which says nothing of a bank')
+    return sentences
 
 # %% ../../nbs/training/02_evaluate.ipynb #e01140d3
 def evaluated(

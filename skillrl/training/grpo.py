@@ -12,14 +12,11 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/08_training.grpo.ipynb #267a9483
-def _list(x):
-    return x.tolist() if hasattr(x, 'tolist') else list(x)
-
 def _checked(returns, groups):
     "Group number and return of each episode as tensors, or one sentence about what is wrong"
-    numbers = {}
-    g = torch.tensor([numbers.setdefault(o, len(numbers)) for o in _list(groups)], dtype=torch.long)
-    r = torch.tensor(_list(returns), dtype=torch.float64)
+    numbers, ids = {}, groups.tolist() if isinstance(groups, Tensor) else groups
+    g = torch.tensor([numbers.setdefault(o, len(numbers)) for o in ids], dtype=torch.long)
+    r = torch.as_tensor(returns, dtype=torch.float64)
     ok = r.isfinite()
     if not ok.all():
         i = int((~ok).nonzero()[0])

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fastcore.basics import groupby
 from typing import Any
 from ..agent.episode import Episode, demonstrate
+from ..llm.reply import Actor, conversations, Learner
 from ..agent.prompt import PromptContext, step_messages
 from ..agent.contract import write_reply
 from skillrl.training.builders import (
@@ -31,17 +32,17 @@ from ..core.trajectory import Trajectory, select
 
 # %% ../../nbs/training/06_phases.ipynb #d7589795
 def collect_games(
-    policy:Any, # Who plays
+    policy:Actor, # Who plays
     suite:Any,  # Where
     config:SkillRLConfig,
     each:Callable[[Trajectory], Any]|None=None, # Called with every trajectory as it ends
 )->list[Trajectory]:
     "Play the first games of a suite without skills"
-    played, = collect_together(policy, [suite], config, each)
-    return played
+    trajectories, = collect_together(policy, [suite], config, each)
+    return trajectories
 
 def collect_together(
-    policy:Any, # Who plays
+    policy:Actor, # Who plays
     suites:Sequence[Any], # Where; the first decides the seed
     config:SkillRLConfig,
     each:Callable[[Trajectory], Any]|None=None, # Called with every trajectory as it ends
@@ -54,10 +55,10 @@ def collect_together(
     return [[e.trajectory() for e in episodes if not e.infra_error] for episodes in of]
 
 # %% ../../nbs/training/06_phases.ipynb #fe3bb44e
-def transcripts(played:list[Trajectory])->SkillBank: # One skill for each that was won: its actions
+def transcripts(trajectories:list[Trajectory])->SkillBank: # One skill for each that was won: its actions
     "Experience that was not distilled, to compare skills with"
     sections = {}
-    for i, t in enumerate(select(played, success=True)):
+    for i, t in enumerate(select(trajectories, success=True)):
         actions = ', '.join(step.action for step in t.steps)
         skill = Skill(f'won_{i:03}', t.task, actions, category=t.category, source_tasks=[t.task],
                       provenance=dict(trajectories=[t.id]))
@@ -84,63 +85,64 @@ def _sft_rows(t, retriever, thoughts, config, limit=0):
     skills = render(retriever.retrieve(t.task)) if retriever else []
     first = t.steps[0].observation
     past, rows = [], []
-    prompt, said = (), ''
+    prompt, reply = (), ''
     for i, (step, observation, memory) in enumerate(replay(t, w.memory)):
         context = PromptContext(t.task, step.observation, step.admissible, past, skills, memory, first,
-                                prompt, said, limit)
+                                prompt, reply, limit)
         prompt = step_messages(context, config.agent, w)
         thought, form = thoughts[i] if thoughts else None, config.agent.reply
         keeps = thought is None and form == 'think+action'
-        said = step.reply if keeps else write_reply(thought or '', step.action, form)
+        reply = step.reply if keeps else write_reply(thought or '', step.action, form)
         if step.ok:
-            rows.append(dict(prompt=prompt, completion=said))
+            rows.append(dict(prompt=prompt, completion=reply))
         past.append((step.action, observation))
     return rows
 
 # %% ../../nbs/training/06_phases.ipynb #2794b713
-def _experimenter(suite, bank, config, played):
-    "What says what to try in `suite`, after what was `played` there; None where nobody should"
+def _experimenter(suite, bank, config, past):
+    "What says what to try in `suite`, after the trajectories `past` there; None where nobody should"
     if bank is None or suite.live or not config.evolution.on_probation:
         return None
     items = bank.items()
-    said = {*map(advice, items), *(fact.sentence for o in items for fact in facts_of(o))}
-    return world(config.env.name).experimenter(played, said)
+    sentences = {*map(advice, items), *(fact.sentence for o in items for fact in facts_of(o))}
+    return world(config.env.name).experimenter(past, sentences)
 
 def _tell_experiments(group, experiment):
     "Let each episode of `group` try what is missing, one thing each where they are several; any?"
     if experiment is None:
         return False
     most = [1] if len(group) > 1 else []
-    told = [experiment(episode.start(), *most) for episode in group]
-    for episode, lines in zip(group, told):
+    lines_of = [experiment(episode.start(), *most) for episode in group]
+    for episode, lines in zip(group, lines_of):
         episode.experiment = lines
         episode.skills += lines
-    return any(told)
+    return any(lines_of)
 
 # %% ../../nbs/training/06_phases.ipynb #3ff20498
 def demonstrations(
     suite:Any,                     # Where
     bank:SkillBank|None,           # Its bank, shown in the prompts
     config:SkillRLConfig,
-    played:Sequence[Trajectory]|None=None, # Learn from the won ones of these; None asks the expert
+    wins_from:Sequence[Trajectory]|None=None, # Learn from those of them that were won; None asks the expert
     teacher:Any=None,              # Who writes their thoughts; None leaves what the policy wrote
-    shown:list[Trajectory]|None=None, # What was played there before, to which come the expert's episodes
+    log:list[Trajectory]|None=None, # What was played there before, to which come the expert's episodes
 )->list[dict]: # `prompt` and `completion`
     "Demonstrations in one suite: the expert's, or won episodes with a teacher's thoughts"
-    if played is not None:
-        won, retriever = select(played, success=True), build_retriever(bank, config)
-        thoughts = teacher.all_thoughts(won) if hasattr(teacher, 'all_thoughts') else [None]*len(won)
+    if wins_from is not None:
+        wins, retriever = select(wins_from, success=True), build_retriever(bank, config)
+        thoughts = teacher.all_thoughts(wins) if hasattr(teacher, 'all_thoughts') else [None]*len(wins)
         limit = min(config.env.max_steps, getattr(suite, 'most_steps', 10**6))
-        return [row for t, said in zip(won, thoughts) for row in _sft_rows(t, retriever, said, config, limit)]
+        by_episode = [_sft_rows(t, retriever, thought, config, limit) for t, thought in zip(wins, thoughts)]
+        return [row for rows in by_episode for row in rows]
     rng, w = seeded(config.seed, 'demonstrations', suite.name), world(config.env.name)
     rows = []
-    shown = [] if shown is None else shown
+    log = [] if log is None else log
     for e in build_episodes(suite, suite.games('collect', config.sft.games), bank, config):
-        _tell_experiments([e], _experimenter(suite, bank, config, shown))
+        _tell_experiments([e], _experimenter(suite, bank, config, log))
         expert = w.expert(e.start().task, rng, _TRUST)
         if expert:
             t, new = demonstrate(e, expert)
-            shown.append(t)
+            log.append(t)
             rows += new
     return rows
 
@@ -150,18 +152,17 @@ def drawn_rows(
     config:SkillRLConfig,
 )->list[dict]:
     "As many of `rows` as `sft.num_examples` asks for, conversations in random order; 0 asks for all"
-    from skillrl.llm.local import conversations
-    said = [[dict(role='assistant', content=r['completion'])] for r in rows]
-    talks = conversations([r['prompt'] for r in rows], said)
-    drawn = random.Random(config.seed).sample(talks, len(talks))
-    return [rows[i] for talk in drawn for i in talk][:config.sft.num_examples or None]
+    replies = [[dict(role='assistant', content=r['completion'])] for r in rows]
+    talks = conversations([r['prompt'] for r in rows], replies)
+    order = random.Random(config.seed).sample(talks, len(talks))
+    return [rows[i] for talk in order for i in talk][:config.sft.num_examples or None]
 
 # %% ../../nbs/training/06_phases.ipynb #3aa63537
 def fine_tune(
     rows:list[dict], # `prompt` and `completion`
     config:SkillRLConfig,
     step:Callable[[int, int], Any]|None=None, # Called with (updates done, in all)
-)->tuple[Any, list[float]]: # The `Policy` after, and the loss at each step; ValueError if it cannot learn
+)->tuple[Learner, list[float]]: # The policy after, and the loss at each step; ValueError if it cannot learn
     "Fine-tune the policy a run starts from"
     from skillrl.llm.adapter import is_adapter
     from skillrl.training.sft import FullOptions, encode_rows, full_sft, tokens_at_once
@@ -191,8 +192,8 @@ class _Trials:
     def __init__(self, suite, bank, config):
         self.suite, self.bank = suite, bank
         self.config = config
-        tried = bank is not None and config.evolution.on_probation
-        self.retriever = build_retriever(on_trial(bank), config) if tried else None
+        applies = bank is not None and config.evolution.on_probation
+        self.retriever = build_retriever(on_trial(bank), config) if applies else None
 
     def group(self, game, size, label, max_steps=None):
         "`size` tries of `game`; `label` decides who does without what"
@@ -200,9 +201,10 @@ class _Trials:
             return build_episodes(self.suite, [game]*size, self.bank, self.config, max_steps)
         episodes = build_episodes(self.suite, [game]*size, None, self.config, max_steps)
         ids = self.retriever.retrieve(game.task).ids
-        hidden, tried = draw_trials(map(self.bank.get, ids), size, _SHARE, f'{self.config.seed}/{label}')
-        for episode, without in zip(episodes, hidden):
-            episode.retriever = TrialRetriever(self.retriever, without, tried)
+        entries, seed = map(self.bank.get, ids), f'{self.config.seed}/{label}'
+        left_out, candidates = draw_trials(entries, size, _SHARE, seed)
+        for episode, without in zip(episodes, left_out):
+            episode.retriever = TrialRetriever(self.retriever, without, candidates)
             episode.group = label
         return episodes
 
@@ -212,8 +214,8 @@ _FEW = .3    # Wins and losses that count for a goal before its first try
 
 def _spread(tries):
     "Variance of success, from 0 to .25, as far as the `tries` of one goal tell"
-    won = [bool(t.success) for t in tries]
-    p = (sum(won) + _FEW)/(len(won) + 2*_FEW)
+    wins = [bool(t.success) for t in tries]
+    p = (sum(wins) + _FEW)/(len(wins) + 2*_FEW)
     return p*(1 - p)
 
 def _draw(suite, rng, past):
@@ -242,13 +244,13 @@ def draw_groups(
 # %% ../../nbs/training/06_phases.ipynb #0631cdb7
 def trial_trajectory(episode:Episode)->Trajectory: # ValueError if it is not over
     "A finished try, with what was on trial in its group and what it did without in the metadata"
-    t, shown = episode.trajectory(), episode.retriever
+    t, retriever = episode.trajectory(), episode.retriever
     for step, row in zip(t.steps, episode.rows):
         step.advantage = row.advantage
     if episode.experiment:
         t.metadata |= dict(told=episode.experiment)
-    if isinstance(shown, TrialRetriever):
-        t.metadata |= dict(tried=shown.tried, hidden=sorted(shown.hidden), group=episode.group)
+    if isinstance(retriever, TrialRetriever):
+        t.metadata |= dict(tried=retriever.tried, hidden=sorted(retriever.hidden), group=episode.group)
     return t
 
 # %% ../../nbs/training/06_phases.ipynb #41139d9f
@@ -270,12 +272,12 @@ def _next_games(
 def experience_in(
     suite:Any,
     config:SkillRLConfig,
-    seen:Sequence[Trajectory],        # Played in it since the last round
+    recent:Sequence[Trajectory],      # Played in it since the last round
     evidence:Sequence[Trajectory]=(), # Earlier trajectories the teacher may use as well
 )->Experience:
     "What a round in `suite` may learn from: nothing of its test games"
     held_out = {g.id for split in suite.tests for g in suite.games(split, config.env.test_tasks)}
-    return Experience(seen, evidence, held_out)
+    return Experience(recent, evidence, held_out)
 
 # %% ../../nbs/training/06_phases.ipynb #1cf46b0a
 def games_of_round(
@@ -286,33 +288,33 @@ def games_of_round(
     n = max(1, test_tasks//tries)
     return n, n if tries > 1 else n//4
 
-def _round_groups(suite, bank, config, number, tries, played=()):
-    "The groups of one round; of single tries every second one looks around, where `played` have not"
+def _round_groups(suite, bank, config, number, tries, past=()):
+    "The groups of one round; of single tries every second one looks around, where those of `past` have not"
     n, more = games_of_round(config.env.test_tasks, tries)
     w = world(config.env.name)
     games = _next_games(suite, 'val', n if suite.live else _CHOICE*n, number)
     trials, steps = _Trials(suite, bank, config), config.env.collect_steps
     first, rest = [], games
-    tried = []
+    trial_games = []
     if not suite.live:
-        first, rest = choose_games(games, n, trials.retriever, w.reader(), played)
-        tried = games_on_trial(games, more, trials.retriever, bank)
-    for k, game in enumerate(tried):
+        first, rest = choose_games(games, n, trials.retriever, w.reader(), past)
+        trial_games = games_on_trial(games, more, trials.retriever, bank)
+    for k, game in enumerate(trial_games):
         yield trials.group(game, TRIES, f'round {number}, trial {k}', steps)
-    explore = w.explorer(played)
-    experiment = _experimenter(suite, bank, config, played)
+    explore = w.explorer(past)
+    experiment = _experimenter(suite, bank, config, past)
     for k, game in enumerate([*first, *rest]):
         around = tries == 1 and k >= len(first) and k % 2 == 1
         group = trials.group(game, tries, f'round {number}.{k}', steps)
-        told = _tell_experiments(group, experiment)
-        if around and not told:
+        has_experiment = _tell_experiments(group, experiment)
+        if around and not has_experiment:
             group = build_episodes(suite, [game]*tries, None, config, steps)
             group[0].skills = [] if suite.live else explore(group[0].start())
         yield group
 
 # %% ../../nbs/training/06_phases.ipynb #639b06c9
 def play_trials(
-    policy:Any,                      # Who plays
+    policy:Actor,                    # Who plays
     suites:Sequence[Any],            # Where
     banks:dict[str, SkillBank],      # Name of a suite → its bank
     config:SkillRLConfig,
@@ -327,17 +329,17 @@ def play_trials(
             episodes += group
             owners += [suite.name]*len(group)
     play_episodes(policy, episodes, suites[0], config, derive_seed(config.seed, 'evolve', number))
-    played = {suite.name: [] for suite in suites}
+    trajectories = {suite.name: [] for suite in suites}
     for name, episode in zip(owners, episodes):
         if episode.done:
             t = trial_trajectory(episode)
             t.success = bool(t.success) and len(t) <= config.env.max_steps # Late is lost
-            played[name].append(t)
-    return played
+            trajectories[name].append(t)
+    return trajectories
 
 # %% ../../nbs/training/06_phases.ipynb #b3c6ad57
 def evolve_on(
-    policy:Any,        # Who plays validation games; not asked where trials decide
+    policy:Actor,      # Who plays validation games; not asked where trials decide
     suite:Any,
     bank:SkillBank,    # Of the suite
     config:SkillRLConfig,
@@ -382,13 +384,13 @@ def rl_iterations(
         with build_threads(config.model):
             seed, limits = derive_seed(config.seed, 'rl', i), rollout_limits(where[0], config)
             log = trainer.iterate(groups, seed, limits=limits)
-        played = [(s, trial_trajectory(e)) for s, group in zip(where, groups) for e in group if e.done]
+        pairs = [(s, trial_trajectory(e)) for s, group in zip(where, groups) for e in group if e.done]
         due = config.evolution.evolves and (i+1) % every == 0
-        yield Iteration(i, log, played, (i+1)//every - 1 if due else None)
+        yield Iteration(i, log, pairs, (i+1)//every - 1 if due else None)
 
 # %% ../../nbs/training/06_phases.ipynb #b4a42693
 def train_in_suite(
-    policy:Any,          # Its weights move
+    policy:Learner,      # Its weights move
     suite:Any,           # Where
     bank:SkillBank|None, # Shown in the prompts
     config:SkillRLConfig,
@@ -399,39 +401,40 @@ def train_in_suite(
     "GRPO in one suite, with a bank that evolves"
     from skillrl.training.rl import GRPOTrainer
     logs, rounds = [], []
-    past, seen = [*evidence], [] # Before the last round, and since
+    past, recent = [*evidence], [] # Before the last round, and since
     def bank_of(suite:Any)->SkillBank|None:
         return rounds[-1][0] if rounds else bank
     n = config.rl.iterations
     trainer = GRPOTrainer(policy, config.rl)
-    for it in rl_iterations(trainer, [suite], bank_of, config, range(n), lambda suite: past + seen):
+    for it in rl_iterations(trainer, [suite], bank_of, config, range(n), lambda suite: past + recent):
         logs.append(it.log)
-        seen += [t for _, t in it.played]
+        recent += [t for _, t in it.played]
         if it.due is not None:
-            found = experience_in(suite, config, seen, past)
-            past, seen = past + seen, []
-            rounds.append(evolve_on(trainer.policy, suite, bank_of(suite), config, found, teacher, it.due))
+            experience = experience_in(suite, config, recent, past)
+            past, recent = past + recent, []
+            now = bank_of(suite)
+            rounds.append(evolve_on(trainer.policy, suite, now, config, experience, teacher, it.due))
         if step:
             step(it.number + 1, n)
     return logs, rounds
 
 # %% ../../nbs/training/06_phases.ipynb #ef30e3bc
 def evolve_bank(
-    policy:Any,        # Who plays
+    policy:Actor,      # Who plays
     suite:Any,
     bank:SkillBank,    # Of the suite
     config:SkillRLConfig,
     teacher:Any=None,  # Who proposes; the offline teacher if left out
     number:int=0,      # Of the round, from 0
-    played:list[Trajectory]|None=None, # What was played in it before, to which this round's episodes come
+    past:list[Trajectory]|None=None, # What was played in it before, to which this round's episodes come
 )->tuple[SkillBank, dict]: # The bank after, and a line of `evolution.jsonl`
     "One evolution round in one suite, with games of its own"
-    played = [] if played is None else played
-    seen = []
+    past = [] if past is None else past
+    recent = []
     if config.evolution.on_probation:
-        found = play_trials(policy, [suite], {suite.name: bank}, config, number, past=lambda suite: played)
-        seen = found[suite.name]
-    experience = experience_in(suite, config, seen, [*played])
+        by_suite = play_trials(policy, [suite], {suite.name: bank}, config, number, past=lambda suite: past)
+        recent = by_suite[suite.name]
+    experience = experience_in(suite, config, recent, [*past])
     new, record = evolve_on(policy, suite, bank, config, experience, teacher, number)
-    played += experience.recent
+    past += experience.recent
     return new, record

@@ -17,6 +17,7 @@ from ..core.runfolder import RunFolder
 from .tracking import build_reporter, Tracker
 from ..core.trajectory import Trajectory
 from ..envs.base import suites_of, world
+from ..llm.reply import Actor, Learner
 from ..skills.bank import PROBATION, SkillBank, version_path
 from ..skills.distillation import as_teacher, distill as write_bank
 from ..skills.trials import effects_by_form, put_on_probation
@@ -114,13 +115,13 @@ def steps(self:Pipeline,
 
 # %% ../../nbs/11_training.pipeline.ipynb #1840ef9f
 @patch
-def keep(self:Pipeline, played:list[Trajectory], **labels:Any)->None:
-    "Add `played` to the run's log, with `labels` in their metadata"
-    for t in played:
+def keep(self:Pipeline, trajectories:list[Trajectory], **labels:Any)->None:
+    "Add `trajectories` to the run's log, with `labels` in their metadata"
+    for t in trajectories:
         t.metadata |= labels
-    self.run.log('trajectories').append([t.to_dict() for t in played])
+    self.run.log('trajectories').append([t.to_dict() for t in trajectories])
     if self._played is not None and 'suite' in labels:
-        self._played.setdefault(labels['suite'], []).extend(played)
+        self._played.setdefault(labels['suite'], []).extend(trajectories)
 
 def _reading(p):
     "What of the banks there are the weights can read"
@@ -148,10 +149,10 @@ def collect(p:Pipeline)->None:
     "Episodes without skills, in every suite"
     ledger = p.teacher.chat.ledger if hasattr(p.teacher, 'chat') else None
     policy = build_policy(p.collector, ledger, p.run.path/'collector', p.fresh)
-    on_gpu = hasattr(policy, 'model') and policy.model.device.type != 'cpu'
+    on_gpu = policy.model is not None and policy.model.device.type != 'cpu'
     for suites in p.steps('collect', chunked(p.suites.values(), _TOGETHER if on_gpu else 1)):
-        for suite, played in zip(suites, collect_together(policy, suites, p.config)):
-            p.keep(played, phase='collect', suite=suite.name)
+        for suite, trajectories in zip(suites, collect_together(policy, suites, p.config)):
+            p.keep(trajectories, phase='collect', suite=suite.name)
 
 # %% ../../nbs/11_training.pipeline.ipynb #4e9d99de
 @patch
@@ -176,27 +177,27 @@ def distill(p:Pipeline)->None:
     raw = p.config.retrieval.mode=='trajectories'
     w = world(p.config.env.name)
     for suite in p.steps('distill', p.suites.values()):
-        played = p.played(suite, 'collect')
-        bank = transcripts(played) if raw else write_bank(played, p.teacher, w.categories, w.router)
+        past = p.played(suite, 'collect')
+        bank = transcripts(past) if raw else write_bank(past, p.teacher, w.categories, w.router)
         p.save_bank(suite, bank)
         if p.config.evolution.on_probation and p.config.evolution.rounds_in_rl(p.config.rl.iterations):
             p.save_bank(suite, put_on_probation(bank))
-        told = _reading(p)
-        if told.startswith('Warning') and len(p.state['versions']) == 1: # The others are not paid for yet
-            warnings.warn(told)
+        reading = _reading(p)
+        if reading.startswith('Warning') and len(p.state['versions']) == 1: # The others are not paid for yet
+            warnings.warn(reading)
 
 # %% ../../nbs/11_training.pipeline.ipynb #c3373b6a
 def _demonstrated(p):
     "The rows of all training suites, as many as the config asks for"
-    played = {}
+    wins_from = {}
     if learns_from_won(p.train[0], p.config):
-        played = {s.name: p.played(s, 'collect') for s in p.train}
+        wins_from = {s.name: p.played(s, 'collect') for s in p.train}
     rows = []
     for s in p.train:
-        shown = p.played(s, 'collect')
-        before = len(shown)
-        rows += demonstrations(s, p.bank(s, 0), p.config, played.get(s.name), p.teacher, shown)
-        p.keep(shown[before:], phase='sft', suite=s.name)
+        log = p.played(s, 'collect')
+        before = len(log)
+        rows += demonstrations(s, p.bank(s, 0), p.config, wins_from.get(s.name), p.teacher, log)
+        p.keep(log[before:], phase='sft', suite=s.name)
     return drawn_rows(rows, p.config)
 
 def sft(p:Pipeline)->None:
@@ -217,27 +218,27 @@ def measured(self:Pipeline)->dict: # Name of a suite → what `effects_by_form` 
     router = world(self.config.env.name).router
     return {name: effects_by_form([self.bank(suite)], router) for name, suite in self.suites.items()}
 
-def _elsewhere(measured, name):
+def _elsewhere(effects_of, name):
     "What suites other than `name` have measured, by form"
     out = {}
-    for other, effects in measured.items():
-        for form, found in effects.items() if other != name else ():
-            out.setdefault(form, []).extend(found)
+    for other, effects in effects_of.items():
+        for form, values in effects.items() if other != name else ():
+            out.setdefault(form, []).extend(values)
     return out
 
 @patch
 def evolve_suite(self:Pipeline,
     suite:Any,
-    policy:Any, # Who plays
+    policy:Actor, # Who plays
     number:int, # Of the round
-    seen:Sequence[Trajectory], # Played in the suite since the last round
-    measured:dict, # From `measured`, before the round
+    recent:Sequence[Trajectory], # Played in the suite since the last round
+    effects:dict, # From `measured`, before the round
 )->None:
     "One evolution round: a line in `evolution.jsonl`, and the bank's next version"
-    past = {t.id for t in seen}
+    past = {t.id for t in recent}
     evidence = [t for t in self.played(suite) if t.id not in past]
-    experience = experience_in(suite, self.config, list(seen), evidence)
-    experience.elsewhere = _elsewhere(measured, suite.name)
+    experience = experience_in(suite, self.config, list(recent), evidence)
+    experience.elsewhere = _elsewhere(effects, suite.name)
     bank, record = evolve_on(policy, suite, self.bank(suite), self.config, experience, self.teacher, number)
     self.run.log('evolution').append([record])
     self.save_bank(suite, bank)
@@ -246,10 +247,10 @@ def evolve_suite(self:Pipeline,
 @patch
 def policy(self:Pipeline,
     when:str, # 'before' or 'after' RL
-)->Any: # A `Policy`; that of 'before' if there was no RL
+)->Learner: # That of 'before' if there was no RL
     "The policy before or after RL"
-    trained = when=='after' and 'policy' in self.run.folders
-    name = self.run.folders['policy' if trained else 'reference']
+    after_rl = when=='after' and 'policy' in self.run.folders
+    name = self.run.folders['policy' if after_rl else 'reference']
     policy = self._read.get(name) or build_local_policy(self.config, self.run.path/name)
     if self.config.model.engine_api_base: # An engine has room for few adapters
         self._read[name] = policy
@@ -279,12 +280,12 @@ def rl(p:Pipeline)->None:
         for suite, t in it.played:
             p.keep([t], phase='rl', suite=suite.name, iteration=it.number)
         p.run.log('metrics').append([dict(phase='rl', iteration=it.number) | it.log])
-        measured = p.measured() if it.due is not None else {}
+        effects = p.measured() if it.due is not None else {}
         for suite in p.train if it.due is not None else ():
             first = it.due*c.validation_interval # Iteration since the last round
-            seen = [t for t in p.played(suite, 'rl') if t.metadata['iteration'] >= first]
-            if seen:
-                p.evolve_suite(suite, trainer.policy, it.due, seen, measured)
+            recent = [t for t in p.played(suite, 'rl') if t.metadata['iteration'] >= first]
+            if recent:
+                p.evolve_suite(suite, trainer.policy, it.due, recent, effects)
         with p.run.folder('policy') as folder:
             trainer.save(folder)
 
@@ -296,14 +297,14 @@ def evolve(p:Pipeline)->None:
     tries = 1 if first else TRIES # Without rounds before nobody has tried anything
     for number in p.steps('evolve', range(first, first + rounds)):
         policy = p.policy('after')
-        measured = p.measured()
-        seen = {}
+        effects = p.measured()
+        by_suite = {}
         if p.config.evolution.on_probation:
             banks = {s.name: p.bank(s) for s in p.test}
-            seen = play_trials(policy, p.test, banks, p.config, number, tries, p.played)
+            by_suite = play_trials(policy, p.test, banks, p.config, number, tries, p.played)
         for suite in p.test:
-            p.keep(seen.get(suite.name, []), phase='evolve', suite=suite.name)
-            p.evolve_suite(suite, policy, number, seen.get(suite.name, []), measured)
+            p.keep(by_suite.get(suite.name, []), phase='evolve', suite=suite.name)
+            p.evolve_suite(suite, policy, number, by_suite.get(suite.name, []), effects)
 
 # %% ../../nbs/11_training.pipeline.ipynb #4da02029
 _CONDITIONS = [
@@ -340,20 +341,21 @@ def _play_condition(p, when, what, split):
         homes |= {game.id: suite.name for game in games}
         episodes += build_episodes(suite, games, _bank_shown(p, what, i), p.config)
     seed = derive_seed(p.config.seed, 'eval')
-    played = play_episodes(p.policy(when), episodes, p.test[0], p.config, seed, temperature=TEST_TEMPERATURE)
-    for t in played:
+    policy, suite = p.policy(when), p.test[0]
+    trajectories = play_episodes(policy, episodes, suite, p.config, seed, temperature=TEST_TEMPERATURE)
+    for t in trajectories:
         t.metadata['suite'] = homes.get(t.game, '')
-    return played
+    return trajectories
 
 # %% ../../nbs/11_training.pipeline.ipynb #c95aede6
 def _evaluate_conditions(p:Pipeline)->None:
     "Test games under every condition, and the report"
-    wanted = conditions(len(p.test), p.config)
-    for when, what in p.steps('eval', wanted):
+    pairs = conditions(len(p.test), p.config)
+    for when, what in p.steps('eval', pairs):
         for split in p.test[0].tests:
-            played = _play_condition(p, when, what, split)
-            p.keep(played, phase='eval', condition=f'{when}, {what}', split=split)
-        if (when, what)==wanted[-1]:
+            trajectories = _play_condition(p, when, what, split)
+            p.keep(trajectories, phase='eval', condition=f'{when}, {what}', split=split)
+        if (when, what)==pairs[-1]:
             report(p)
 
 def report(p:Pipeline)->Path: # `report.md`
@@ -362,8 +364,8 @@ def report(p:Pipeline)->Path: # `report.md`
     records = p.run.log('evolution').read()
     results = evaluated(p.run.log('trajectories').read())
     banks = [p.bank(s) for s in p.suites.values()]
-    evolved = len(banks) if p.config.evolution.evolves else 0
-    changes = describe_changes(results, metrics, records, evolved, p.test[0].tests)
+    n_banks = len(banks) if p.config.evolution.evolves else 0
+    changes = describe_changes(results, metrics, records, n_banks, p.test[0].tests)
     return write_run_report(p.run.path, results, [*changes, _reading(p)], metrics, banks)
 
 # %% ../../nbs/11_training.pipeline.ipynb #dc45ca77
@@ -379,7 +381,7 @@ def go(self:Pipeline)->Path: # The run's folder
         for phase in _PHASES[todo:]:
             _phases[phase](self)
     finally:
-        self.tracker.follow(ended=True)
+        self.tracker.follow(final=True)
     return self.run.path
 
 def train(

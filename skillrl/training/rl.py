@@ -16,12 +16,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from ..agent.episode import Episode, StepRow, rollout
 from ..core.config import RLConfig
-from ..llm.local import Policy
+from ..llm.reply import Learner
 from ..core.stats import average
 from ..core.store import atomic_folder
 from .grpo import (LossOptions, finite_or_raise, group_advantage, grpo_loss, has_variance,
                                    step_advantage)
-from .sft import adamw_step, by_conversation, micro_batches, minibatches, tokens_at_once
+from .sft import (
+    adamw, by_conversation, follow_gradients, micro_batches, minibatches, tokens_at_once)
 
 # %% ../../nbs/09_training.rl.ipynb #3e5179ea
 def _returns_to_go(rewards, gamma=.95):
@@ -49,52 +50,53 @@ def _scored_rows(
     episodes = [e for group in groups for e in group]
     group_of = [n for n, group in enumerate(groups) for _ in group]
     scores = [e.score for e in episodes]
-    varied = has_variance(scores, group_of)
+    has_spread = has_variance(scores, group_of)
     rows = [row for e in episodes for row in e.rows]
     owner = [i for i, e in enumerate(episodes) for _ in e.rows]
     invalid = [not row.valid for row in rows]
-    compared = group_advantage(scores, group_of, scale=algorithm != 'dr_grpo')
-    advantages = step_advantage(compared, owner, invalid, penalty)
+    of_episode = group_advantage(scores, group_of, scale=algorithm != 'dr_grpo')
+    advantages = step_advantage(of_episode, owner, invalid, penalty)
     if algorithm == 'gigpo':
         advantages = advantages + _step_credit(episodes, group_of)
     advantages = advantages.tolist()
-    kept = [k for k, (i, a) in enumerate(zip(owner, advantages)) if varied[i] or (a and algorithm != 'dapo')]
-    skipped = len(groups) - len({group_of[owner[k]] for k in kept})
+    pairs = enumerate(zip(owner, advantages))
+    useful = [k for k, (i, a) in pairs if has_spread[i] or (a and algorithm != 'dapo')]
+    n_skipped = len(groups) - len({group_of[owner[k]] for k in useful})
     counts = dict(success=average([e.won for e in episodes]), score=average(scores), groups=len(groups),
-                  skipped_groups=skipped, steps=len(rows), invalid=average(invalid), rows=len(kept))
-    for k in kept:
+                  skipped_groups=n_skipped, steps=len(rows), invalid=average(invalid), rows=len(useful))
+    for k in useful:
         rows[k].advantage = advantages[k]
-    return [rows[k] for k in kept], counts
+    return [rows[k] for k in useful], counts
 
 # %% ../../nbs/09_training.rl.ipynb #060a6485
 class GRPOTrainer:
     "A policy that learns from groups of its own episodes"
     def __init__(self,
-        policy:Any,         # Its weights will move; by its own `step`, if it has one
+        policy:Learner,     # Its weights will move
         config:RLConfig,
-        reference:Any=None, # What the policy must not drift from; a frozen copy of `policy` if left out
+        reference:Learner|None=None, # What it must not drift from; a frozen copy of `policy` if left out
     ):
         self.policy, self.config = policy, config
         self.reference = reference or policy.frozen_copy()
         self.optimizer = None # Made at the first step
-        if hasattr(policy, 'model'):
+        if policy.model is not None:
             policy.model.zero_grad()
         self.tokens = tokens_at_once(self.policy) # In a forward pass at most
 
 # %% ../../nbs/09_training.rl.ipynb #af41f2fe
 def _rectangle(rows, like):
     "`rows` of numbers in the shape of `like` (B,T), filled up with zeros"
-    filled = torch.zeros_like(like)
+    rectangle = torch.zeros_like(like)
     for i, row in enumerate(rows):
-        filled[i, :len(row)] = torch.tensor(row)
-    return filled
+        rectangle[i, :len(row)] = torch.tensor(row)
+    return rectangle
 
 def _read(policy, chunk):
     "Log-probs of the replies of `chunk` (B,T), and 1 where there is a token"
     prompts, replies = [r.prompt_ids for r in chunk], [r.reply_ids for r in chunk]
     allowed = [r.allowed for r in chunk]
-    restricted = dict(allowed=allowed) if any(allowed) else {} # Unless all tokens were free
-    return policy.logps(prompts, replies, **restricted)
+    rules = dict(allowed=allowed) if any(allowed) else {} # Unless all tokens were free
+    return policy.logps(prompts, replies, **rules)
 
 _WIDER = 1.4 # Upper half of DAPO's band beside the lower one: .28 beside .2
 
@@ -121,19 +123,11 @@ def loss(self:GRPOTrainer,
     return grpo_loss(lp, lp_old, lp_ref, adv, mask, _loss_options(self.config), total)
 
 # %% ../../nbs/09_training.rl.ipynb #1ed181d7
-def _adamw(model):
-    moving = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(moving, weight_decay=0.)
-
 @patch
 def _step(self:GRPOTrainer):
-    "Follow the gradients; a policy on a server moves its weights itself"
-    if hasattr(self.policy, 'step'):
-        self.policy.step(self.config.learning_rate)
-        return
-    if self.optimizer is None:
-        self.optimizer = _adamw(self.policy.model)
-    adamw_step(self.optimizer, self.config.learning_rate)
+    "Follow the gradients"
+    self.optimizer = self.optimizer or adamw(self.policy, weight_decay=0.)
+    follow_gradients(self.policy, self.optimizer, self.config.learning_rate)
 
 @patch
 def update(self:GRPOTrainer,
@@ -197,15 +191,12 @@ def save(self:GRPOTrainer,
 @patch
 def restore(self:GRPOTrainer,
     folder:str|Path, # One that `save` wrote
-)->None: # Errors of `Policy.load`, or of the policy's own `restore`
+)->None: # Errors of the policy's own `restore`
     "Go on with the policy and the optimizer in `folder`"
-    if hasattr(self.policy, 'restore'):
-        self.policy.restore(folder)
-    else:
-        self.policy.model.load_state_dict(Policy.load(folder).model.state_dict())
+    self.policy.restore(folder)
     file = Path(folder)/'optimizer.safetensors'
     if file.exists():
-        self.optimizer = _adamw(self.policy.model)
+        self.optimizer = adamw(self.policy, weight_decay=0.)
         state = self.optimizer.state_dict()
         for key, v in load_file(file).items():
             i, name = key.split('.')

@@ -17,6 +17,7 @@ from fastcore.basics import patch
 from torch import Tensor
 from ..llm.local import Policy, Reply
 from ..llm.placement import load_tokenizer, quietly
+from ..llm.reply import Learner
 from ..core.store import atomic_folder, read_json, write_json
 from .grpo import finite_or_raise
 
@@ -38,8 +39,8 @@ class _RemoteRow:
         silent = [0.]*(len(self.prompt) - 1)
         inputs = {name: silent + values for name, values in columns.items()}
         targets = [*self.prompt[1:], *self.reply]
-        read = ModelInput.from_ints([*self.prompt, *self.reply[:-1]])
-        return Datum(read, dict(target_tokens=targets, **inputs))
+        tokens = ModelInput.from_ints([*self.prompt, *self.reply[:-1]])
+        return Datum(tokens, dict(target_tokens=targets, **inputs))
 
 # %% ../../nbs/training/04_tinker.ipynb #88f41219
 _REQUEST_ROWS = 32
@@ -51,9 +52,10 @@ def _requests_of(rows:list[_RemoteRow])->list[list[_RemoteRow]]: # In order
     return [full[k:k+_REQUEST_ROWS] for k in range(0, len(full), _REQUEST_ROWS)]
 
 # %% ../../nbs/training/04_tinker.ipynb #9322b263
-class TinkerPolicy:
-    "An adapter on a Tinker server, with the methods of a `Policy`"
+class TinkerPolicy(Learner):
+    "An adapter on a Tinker server"
     encode = Policy.encode
+    moves_itself = True
 
     def __init__(self,
         service:Any,   # The SDK's `ServiceClient`
@@ -74,21 +76,21 @@ _SDK = '0.24.1' # Newer ones ask skyrl 0.3.0 for replies that it does not give, 
 
 def _reply_logprobs(output, row):
     "Those of `row` in the server's answer; ValueError if that does not fit"
-    found = output.get('logprobs')
-    n = 0 if found is None else len(found.tolist())
+    logprobs = output.get('logprobs')
+    n = 0 if logprobs is None else len(logprobs.tolist())
     if n != len(row):
         raise ValueError(f'the engine gave {n} log-probs for {len(row)} tokens: use an SDK and a server '
                          f'that were proven together, such as tinker {_SDK} and skyrl 0.3.0')
-    return found.to_torch().float()[len(row.prompt) - 1:]
+    return logprobs.to_torch().float()[len(row.prompt) - 1:]
 
 @patch
 def read(self:TinkerPolicy, rows:list[_RemoteRow])->Tensor: # (B,T); ValueError if server and SDK do not fit
     "Log-probs of the replies of `rows`, 0 beyond their ends, without a gradient"
-    asked = []
+    futures = []
     for request in _requests_of(rows):
         data = [r.datum(weights=[1.]*len(r.reply)) for r in request]
-        asked.append(self.client.forward(data, 'cross_entropy'))
-    outputs = [out for future in asked for out in future.result().loss_fn_outputs]
+        futures.append(self.client.forward(data, 'cross_entropy'))
+    outputs = [out for future in futures for out in future.result().loss_fn_outputs]
     lps = [_reply_logprobs(out, row) for out, row in zip(outputs, rows)]
     return torch.nn.utils.rnn.pad_sequence(lps, batch_first=True)
 
@@ -157,14 +159,14 @@ def step(self:TinkerPolicy,
     total = sum(map(len, requests))
     self.steps += 1
     self._sampler = None
-    asked = []
+    futures = []
     for request in requests:
         data = [_pushes(r, len(r)*total if self.mean else 1.) for r in request]
-        asked.append(self.client.forward_backward(data, 'importance_sampling'))
+        futures.append(self.client.forward_backward(data, 'importance_sampling'))
     adam = AdamParams(learning_rate=lr, beta1=.9, beta2=.999, eps=1e-8, weight_decay=0.,
                       grad_clip_norm=max_norm)
-    asked.append(self.client.optim_step(adam))
-    metrics = [future.result() for future in asked][-1].metrics
+    futures.append(self.client.optim_step(adam))
+    metrics = [future.result() for future in futures][-1].metrics
     return {name.rpartition('/')[2]: value for name, value in (metrics or {}).items()}
 
 # %% ../../nbs/training/04_tinker.ipynb #e9b62b37
@@ -182,16 +184,16 @@ def generate(self:TinkerPolicy,
     if self._sampler is None:
         self._sampler = self.client.save_weights_and_get_sampling_client()
     seeds = torch.randint(2**31 - 1, (len(prompts),), generator=generator).tolist()
-    asked = []
+    futures = []
     for prompt, seed in zip(prompts, seeds):
         params = SamplingParams(max_tokens=max_new_tokens, seed=seed, temperature=temperature,
                                 stop=sorted(self.eos_ids))
-        asked.append(self._sampler.sample(ModelInput.from_ints(list(prompt)), 1, params))
+        futures.append(self._sampler.sample(ModelInput.from_ints(list(prompt)), 1, params))
     replies = []
-    for prompt, future in zip(prompts, asked):
-        said = future.result().sequences[0]
-        text = self.tokenizer.decode(said.tokens, skip_special_tokens=True)
-        replies.append(Reply(text, list(said.tokens), list(said.logprobs), list(prompt)))
+    for prompt, future in zip(prompts, futures):
+        sequence = future.result().sequences[0]
+        text = self.tokenizer.decode(sequence.tokens, skip_special_tokens=True)
+        replies.append(Reply(text, list(sequence.tokens), list(sequence.logprobs), list(prompt)))
     return replies
 
 # %% ../../nbs/training/04_tinker.ipynb #0e9512b9

@@ -6,7 +6,7 @@
 __all__ = ['points', 'Tracker', 'build_reporter']
 
 # %% ../../nbs/training/01_tracking.ipynb #94af8e85
-import os, re, shutil, sys, warnings
+import shutil, sys, warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from fastcore.basics import patch
-from ..core.store import JsonlLog, read_json, write_json
+from ..core.store import JsonlLog
 from ..core.tables import clip
 
 # %% ../../nbs/training/01_tracking.ipynb #9cf2cf8c
@@ -34,7 +34,7 @@ def points(
             yield phase, step, numbers
 
 # %% ../../nbs/training/01_tracking.ipynb #d6ac404f
-_GIVEN_UP = 'nothing is reported any more ({}): metrics.jsonl has all, and --resume reports what is missing'
+_GIVEN_UP = 'nothing is reported any more ({}): metrics.jsonl has all, and --resume reports it anew'
 
 class Tracker:
     "Keeps a tracker level with the `metrics.jsonl` of a run; one that fails is warned of once, and given up"
@@ -44,61 +44,38 @@ class Tracker:
     ):
         self.metrics = JsonlLog(Path(folder)/'metrics.jsonl')
         self.reporter = reporter
-        run = getattr(reporter, 'tracker', None)
-        self.known = getattr(run, 'step', 0) # Points that it has
+        self.count = 0 # Points that it has
 
-    def follow(self, ended:bool=False)->None: # `ended`: wait until all is sent, and let go
+    def follow(self, final:bool=False)->None: # `final`: wait until all is sent, and let go
         "Report what is new; an error ends the reports and not the run"
         if self.reporter is None:
             return
-        report = self.reporter.finish if ended else self._report
+        report = self.reporter.finish if final else self._report
         try:
             with redirect_stdout(sys.stderr): # Nothing is printed among the results of a run
                 report()
         except Exception as e: # A run is worth more than its curves
             warnings.warn(_GIVEN_UP.format(f'{type(e).__name__}: {clip(str(e), 200)}'))
-            ended = True
-        if ended:
+            final = True
+        if final:
             self.reporter = None
 
 # %% ../../nbs/training/01_tracking.ipynb #57b6b9f0
 @patch
 def _report(self:Tracker):
     for number, (phase, step, numbers) in enumerate(points(self.metrics.read())):
-        if number < self.known:
+        if number < self.count:
             continue
         if self.reporter.name == 'tensorboard':
             self.reporter.log(numbers, step=step)
         else:
             self.reporter.log(numbers | {f'{phase}/step': step}, step=number)
-        self.known = number + 1
-
-# %% ../../nbs/training/01_tracking.ipynb #ec39fdb8
-def _run_name(
-    folder:Path, # Of the run
-)->str:
-    "What Weights & Biases calls the run: the name of its folder, and eight letters that are drawn once"
-    file = folder/'tracking.json'
-    if not file.exists():
-        plain = re.sub(r'[^\w.-]+', '-', folder.resolve().name, flags=re.ASCII)
-        write_json(file, dict(name=f'{plain}-{os.urandom(4).hex()}'))
-    return read_json(file)['name']
+        self.count = number + 1
 
 # %% ../../nbs/training/01_tracking.ipynb #5af03306
 _ONLY_NUMBERS = dict(console='off', disable_git=True, disable_code=True, x_disable_meta=True,
                      x_disable_stats=True, x_disable_machine_info=True, x_save_requirements=False,
                      host='hidden')
-
-def _arguments(report_to, folder, settings):
-    "What accelerate makes the tracker of"
-    if report_to == 'tensorboard':
-        return dict(run_name='tensorboard', logging_dir=folder)
-    name = _run_name(folder)
-    return dict(run_name='skillrl', name=name, id=name, dir=folder, config=settings, resume='allow',
-                settings=_ONLY_NUMBERS)
-
-# %% ../../nbs/training/01_tracking.ipynb #1a1618da
-_MADE_AGAIN = dict(tensorboard='tensorboard', wandb='wandb/offline-run-*')
 
 def build_reporter(
     report_to:str,   # `tensorboard`, `wandb` or `none`
@@ -114,12 +91,13 @@ def build_reporter(
     from accelerate.state import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
     PartialState() # Without one, accelerate's trackers refuse to work
-    for place in Path(folder).glob(_MADE_AGAIN[report_to]):
-        shutil.rmtree(place)
-    reporter = LOGGER_TYPE_TO_CLASS[report_to](**_arguments(report_to, Path(folder), settings))
+    shutil.rmtree(Path(folder)/report_to, ignore_errors=True)
+    if report_to == 'tensorboard':
+        arguments = dict(run_name='tensorboard', logging_dir=folder)
+    else:
+        name = Path(folder).resolve().name
+        arguments = dict(run_name='skillrl', name=name, dir=folder, config=settings, settings=_ONLY_NUMBERS)
+    reporter = LOGGER_TYPE_TO_CLASS[report_to](**arguments)
     with redirect_stdout(sys.stderr):
         reporter.start()
-    if report_to == 'wandb':
-        for phase in ('sft', 'rl'):
-            reporter.tracker.define_metric(f'{phase}/*', step_metric=f'{phase}/step')
     return reporter
