@@ -25,7 +25,7 @@ from .skillopt.settings import SkillOptConfig
 from .skillopt.trainer import SkillOptTrainer
 from .skillopt.editor import Edit, Patch
 from .skillopt.reflect import RawPatch
-from .skillopt.verdict import GateAction, GateResult
+from .skillopt.gate import GateAction, GateResult
 from .skillopt.types import RolloutResult
 
 __all__ = ['train', 'SkillRLConfig', 'load_config', 'success_table', 'World', 'TextEnv', 'register', 'world',

@@ -140,8 +140,8 @@ def _harvested(sessions, left, trajs):
         tasks = to_trajectories(session)
         trajs += tasks
         found.update(sessions=1, tasks=len(tasks), calls=len(session.calls))
-        masked += session.masked
-        left += session.skipped
+        masked += session.redactions
+        left += session.omissions
     return f'read: {_many(found)}\nmasked: {_many(masked)}\nleft out or cut: {_many(left)}'
 
 # %% ../../nbs/cli/02_steps.ipynb #755c0f29

@@ -89,13 +89,13 @@ _INSTALLED = re.compile(r'(?:^|/)(?:\.\w+|opencode)/skills/([^/]+)/SKILL\.md$')
 
 def _opened(calls):
     "Names of the skills that the `calls`, pairs of a tool and what it was given, have opened"
-    for tool, given in calls:
-        given = given if isinstance(given, dict) else dict(command=given)
-        paths = [value for value in given.values() if isinstance(value, str)]
+    for tool, arguments in calls:
+        arguments = arguments if isinstance(arguments, dict) else dict(command=arguments)
+        paths = [value for value in arguments.values() if isinstance(value, str)]
         if tool.lower() in ('skill', 'activate_skill'):
             yield from (name.rpartition(':')[2] for name in paths[:1])
         if 'read' not in tool.lower():
-            paths = _paths_read(shell_command(given))
+            paths = _paths_read(shell_command(arguments))
         yield from (m[1] for m in map(_INSTALLED.search, paths) if m)
 
 # %% ../../nbs/proof/01_agents.ipynb #54691079
@@ -116,10 +116,10 @@ def _calls(record):
             return [(b.get('name'), b.get('input')) for b in blocks if isinstance(b, dict)]
         case {'item': {'type': 'command_execution', 'command': command}}:
             return [('shell', command)]
-        case {'tool_name': tool, 'parameters': given}:
-            return [(tool, given)]
-        case {'part': {'tool': tool, 'state': {'status': 'completed', 'input': given}}}:
-            return [(tool, given)]
+        case {'tool_name': tool, 'parameters': arguments}:
+            return [(tool, arguments)]
+        case {'part': {'tool': tool, 'state': {'status': 'completed', 'input': arguments}}}:
+            return [(tool, arguments)]
     return []
 
 # %% ../../nbs/proof/01_agents.ipynb #ef8dd285
@@ -132,11 +132,11 @@ def openings(
     query:str='',           # What was asked
 )->list[str]: # In their order, each once
     "The skills that were opened in a run"
-    calls = [(str(tool), given) for r in _of_this_run(records) for tool, given in _calls(r)]
+    calls = [(str(tool), arguments) for r in _of_this_run(records) for tool, arguments in _calls(r)]
     if _REVIEW.search(query):
-        calls = [(tool, given) for tool, given in calls if 'skill' in tool.lower()]
-    opened = [name for pattern in _opened(calls) for name in fitting(names, pattern) or [pattern]]
-    return list(dict.fromkeys(opened))
+        calls = [(tool, arguments) for tool, arguments in calls if 'skill' in tool.lower()]
+    skills = [name for pattern in _opened(calls) for name in fitting(names, pattern) or [pattern]]
+    return list(dict.fromkeys(skills))
 
 # %% ../../nbs/proof/01_agents.ipynb #cb5dc14f
 _UNKNOWN = 'it printed no end that we know'
@@ -148,18 +148,18 @@ _CACHED = 'cache_read_input_tokens', 'cached_input_tokens', 'cached', 'read'
 def _of(records, *kinds):
     return [r for r in records if r.get('type') in kinds]
 
-def _run_of(said, usages, usd=0., error=''):
+def _run_of(texts, usages, usd=0., error=''):
     "The run of an agent that said and used this"
-    tokens, written, cached = (sum(usage.get(name) or 0 for usage in usages for name in names)
+    tokens, output_tokens, cache_tokens = (sum(usage.get(name) or 0 for usage in usages for name in names)
                                for names in (_TOKENS, _WRITTEN, _CACHED))
-    return AgentRun(''.join(said[-1:]), error, '', tokens, written, cached, usd)
+    return AgentRun(''.join(texts[-1:]), error, '', tokens, output_tokens, cache_tokens, usd)
 
 def _read_claude(records):
     "The run in `records` of `claude -p --output-format stream-json`"
     end = _of(records, 'result')[-1]
     text = end.get('result') or ''
-    denied = sorted({d['tool_name'] for d in end['permission_denials']})
-    error = f'it was not allowed to use {", ".join(denied)}' if denied else ''
+    tools = sorted({d['tool_name'] for d in end['permission_denials']})
+    error = f'it was not allowed to use {", ".join(tools)}' if tools else ''
     if end['is_error']:
         error = text or end['subtype']
     return _run_of([text], [end['usage']], end['total_cost_usd'], error)
@@ -169,44 +169,44 @@ def _read_codex(records):
     "The run in `records` of `codex exec --json`"
     end = _of(records, 'turn.completed', 'turn.failed')[-1]
     items = [r['item'] for r in _of(records, 'item.completed')]
-    said = [i['text'] for i in _of(items, 'agent_message')]
+    texts = [i['text'] for i in _of(items, 'agent_message')]
     error = end['error']['message'] if 'error' in end else ''
-    return _run_of(said, [end.get('usage', {})], error=error)
+    return _run_of(texts, [end.get('usage', {})], error=error)
 
 # %% ../../nbs/proof/01_agents.ipynb #8015e1d6
 def _read_opencode(records):
     "The run in `records` of `opencode run --format json`"
     parts = [r['part'] for r in records if 'part' in r]
-    said = [p['text'] for p in _of(parts, 'text')]
+    texts = [p['text'] for p in _of(parts, 'text')]
     steps = _of(parts, 'step-finish')
     tokens = [p['tokens'] for p in steps]
     usages = [t['cache'] | dict(input_tokens=t['input'], output_tokens=t['output'] + t['reasoning'])
               for t in tokens]
-    lost = [r['error']['data']['message'] for r in _of(records, 'error')]
-    lost += [p['state']['error'] for p in _of(parts, 'tool')
+    errors = [r['error']['data']['message'] for r in _of(records, 'error')]
+    errors += [p['state']['error'] for p in _of(parts, 'tool')
              if p['tool'] == 'skill' and 'not found' not in p['state'].get('error', 'not found')]
-    error = [*lost, '' if steps else _UNKNOWN][0]
-    return _run_of(said, usages, sum(p['cost'] for p in steps), error)
+    error = [*errors, '' if steps else _UNKNOWN][0]
+    return _run_of(texts, usages, sum(p['cost'] for p in steps), error)
 
 # %% ../../nbs/proof/01_agents.ipynb #fcc8a768
 def _read_gemini(records):
     "The run in `records` of `gemini -o stream-json`"
     end = _of(records, 'result')[-1]
     last = max((i for i, r in enumerate(records) if r['type'] == 'tool_result'), default=0)
-    said = ''.join(r['content'] for r in records[last:] if r.get('role') == 'assistant')
+    answer = ''.join(r['content'] for r in records[last:] if r.get('role') == 'assistant')
     error = '' if end['status'] == 'success' else end['error']['message']
-    return _run_of([said], [end['stats']], error=error)
+    return _run_of([answer], [end['stats']], error=error)
 
 # %% ../../nbs/proof/01_agents.ipynb #23861c5d
 def _read_mini(records):
     "The run in the trajectory of `mini`, which is all there is in `records`"
     info = records[0]['info']
     turns = [m for m in records[0]['messages'] if m['role'] == 'assistant']
-    said = [m['content'] for m in turns if m['content']]
+    texts = [m['content'] for m in turns if m['content']]
     usages = [m['extra']['response']['usage'] for m in turns]
     status = info['exit_status']
     error = '' if status in ('Submitted', 'LimitsExceeded', 'RepeatedFormatError') else status
-    return _run_of(said, usages, usd=info['model_stats']['instance_cost'], error=error)
+    return _run_of(texts, usages, usd=info['model_stats']['instance_cost'], error=error)
 
 # %% ../../nbs/proof/01_agents.ipynb #59f3f498
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Agent:
     "A program that works in a folder, or a chat that answers"
     name:str
     command:str = ''             # With {prompt} and the like; an argument with {model} may go
-    read:Callable|None = None    # From what it prints to an `AgentRun`; None takes it for the answer
+    reader:Callable|None = None  # From what it prints to an `AgentRun`; None takes it for the answer
     skills:str = ''              # Where it looks for skills, from its home; empty puts them into the prompt
     config:str = ''              # Files of your home that it needs, with spaces between them
     log:str = ''                 # Pattern of its session, from its home; empty takes what it prints
@@ -273,10 +273,10 @@ def find_agent(
 # %% ../../nbs/proof/01_agents.ipynb #01310567
 def agent_version(agent:Agent)->str: # Empty where nobody knows, or it is not installed
     "The version of the program of `agent`"
-    if agent.read is None or shutil.which(agent.name) is None:
+    if agent.reader is None or shutil.which(agent.name) is None:
         return ''
-    done = run_program([agent.name, '--version'], Path.home(), safe_env({}), 60, stdin=os.devnull)
-    return re.findall(r'\d+\.\d+[\w.+-]*|$', done.out + done.err)[0]
+    end = run_program([agent.name, '--version'], Path.home(), safe_env({}), 60, stdin=os.devnull)
+    return re.findall(r'\d+\.\d+[\w.+-]*|$', end.out + end.err)[0]
 
 # %% ../../nbs/proof/01_agents.ipynb #92b7b427
 _MOST = 64_000_000 # Bytes of a file that are read
@@ -293,31 +293,31 @@ _OWN = dict(HOME='{}', TMPDIR='{}/tmp', CLAUDE_CONFIG_DIR='{}/.claude', CODEX_HO
 
 def _environment(agent, home):
     "The variables of a run in `home`, which gets what the program needs of yours, the keys, and the logins"
-    told, logins = agent.command, {}
+    mentions, logins = agent.command, {}
     for path in agent.config.split():
         mine = (Path.home()/path).resolve()
         if mine.is_file():
             (home/path).parent.mkdir(parents=True, exist_ok=True)
             text, is_login = _text(mine), re.search('auth|cred', path)
-            told += text
+            mentions += text
             if not use_sandbox() and (is_login or redact(text) != text):
                 logins[home/path] = mine # Nothing of it is written, and nothing can write it
             elif is_login:
                 os.symlink(mine, home/path)
             else:
                 shutil.copyfile(mine, home/path)
-    named = {*re.findall('[A-Z][A-Z0-9_]{2,}', told)} & os.environ.keys() - safe_env({}).keys()
-    keys = agent.keys or ('(?!)' if named else _EVERY)
-    given = {k: v for k, v in os.environ.items() if k in named or re.match(f'{_PASSED}|{keys}', k)}
-    secret = [v for k, v in given.items()
+    names = {*re.findall('[A-Z][A-Z0-9_]{2,}', mentions)} & os.environ.keys() - safe_env({}).keys()
+    keys = agent.keys or ('(?!)' if names else _EVERY)
+    variables = {k: v for k, v in os.environ.items() if k in names or re.match(f'{_PASSED}|{keys}', k)}
+    secret = [v for k, v in variables.items()
               if len(v) >= 8 and without_secrets(v, name=k) != v]
-    return safe_env(given | {k: v.format(home) for k, v in _OWN.items()}), secret, logins
+    return safe_env(variables | {k: v.format(home) for k, v in _OWN.items()}), secret, logins
 
 # %% ../../nbs/proof/01_agents.ipynb #8c0b1a10
 def _filled(command, values):
     "The arguments in `command`, with `values` in the places that have their names"
-    named = [c for c in shlex.split(command) if values['model'] or '{model}' not in c]
-    return [re.sub(r'\{(\w+)\}', lambda m: str(values.get(m[1], m[0])), part) for part in named]
+    parts = [c for c in shlex.split(command) if values['model'] or '{model}' not in c]
+    return [re.sub(r'\{(\w+)\}', lambda m: str(values.get(m[1], m[0])), part) for part in parts]
 
 # %% ../../nbs/proof/01_agents.ipynb #7d76feaa
 def shown_files(skill:Path)->dict: # Path → file
@@ -350,69 +350,69 @@ def _lay_out(agent, root, prompt, files, skill):
 def _read(agent, stdout, session):
     "The run in what an agent printed or kept; `error` is `_UNKNOWN`, or what its program says went wrong"
     try:
-        if agent.read is None:
+        if agent.reader is None:
             return AgentRun(stdout.read_text(encoding='utf-8').strip())
         if agent.log.endswith('.json'):
-            return agent.read([read_json(session)])
-        return agent.read(JsonlLog(stdout).read(bad=[]))
+            return agent.reader([read_json(session)])
+        return agent.reader(JsonlLog(stdout).read(bad=[]))
     except (LookupError, TypeError, ValueError, AttributeError):
         return AgentRun(error=_UNKNOWN)
 
 # %% ../../nbs/proof/01_agents.ipynb #8d86bab7
-def _settled(run, done, name, timeout):
-    "`run` with its `error` or `failure`, as the program `name` has `done`"
+def _settled(run, end, name, timeout):
+    "`run` with its `error` or `failure`, after the `end` of the program `name`"
     why = run.error
-    if done.code is None or done.code and why in ('', _UNKNOWN):
-        why = why_lost(done, name, timeout)
+    if end.code is None or end.code and why in ('', _UNKNOWN):
+        why = why_lost(end, name, timeout)
     elif why:
         why = f'{name} could not do its work ({clip(why, 300)}): run it by hand'
-    if done.code is None:
+    if end.code is None:
         return replace(run, error='', failure=why)
-    return _blamed(run, why, done.code in (126, 127))
+    return _blamed(run, why, end.code in (126, 127))
 
 # %% ../../nbs/proof/01_agents.ipynb #8fe0e56b
-def _kept_logs(agent, home, done, keys, kept):
+def _kept_logs(agent, home, end, keys, folder):
     "Keep what a program has printed, and its session; both files, or twice the first"
-    stdout = session = kept/'stdout.txt'
-    stdout.write_text(done.out, encoding='utf-8')
+    stdout = session = folder/'stdout.txt'
+    stdout.write_text(end.out, encoding='utf-8')
     logs = [p for p in sorted(home.glob(agent.log or '-')) if p.is_file()]
     for path in [p for p in logs if p.stat().st_size < 100_000_000][:1]:
-        session = kept/f'session{path.suffix}'
+        session = folder/f'session{path.suffix}'
         session.write_text(redact(_text(path), keys), encoding='utf-8')
     return stdout, session
 
 # %% ../../nbs/proof/01_agents.ipynb #37740ea0
-def _worked(agent, values, timeout, kept):
-    "The run of a program in the folders that were laid out, with what it left in the folder `kept`"
+def _worked(agent, values, timeout, folder):
+    "The run of a program in the folders that were laid out, with what it left in `folder`"
     env, keys, logins = _environment(agent, values['home'])
-    named = (*shlex.split(agent.command), *(v for k, v in env.items() if re.match(_PASSED, k)))
-    box = Sandbox((values['home'].parent,), logins, named, agent.hide, network=True)
+    words = (*shlex.split(agent.command), *(v for k, v in env.items() if re.match(_PASSED, k)))
+    box = Sandbox((values['home'].parent,), logins, words, agent.hide, network=True)
     asks = '{prompt}' in agent.command or '{task}' in agent.command
     try:
         line = _filled(agent.command, values)
         stdin = os.devnull if asks else values['task']
-        done = run_program(line, values['folder'], env, timeout, 16_000_000, stdin, box)
+        end = run_program(line, values['folder'], env, timeout, 16_000_000, stdin, box)
     except OSError as e:
-        done = Ended(127, '', str(e))
-    done = Ended(done.code, redact(done.out, keys), redact(done.err, keys))
-    stdout, session = _kept_logs(agent, values['home'], done, keys, kept)
-    run = _settled(_read(agent, stdout, session), done, agent.name, timeout)
+        end = Ended(127, '', str(e))
+    end = Ended(end.code, redact(end.out, keys), redact(end.err, keys))
+    stdout, session = _kept_logs(agent, values['home'], end, keys, folder)
+    run = _settled(_read(agent, stdout, session), end, agent.name, timeout)
     run.opened = openings(JsonlLog(stdout).read(bad=[]), values['names'], values['prompt'])
     left_out = []
     try:
-        copy_files(plain_files(values['folder'], left_out), kept/'outputs', keys)
+        copy_files(plain_files(values['folder'], left_out), folder/'outputs', keys)
     except (OSError, MemoryError) as e:
         run.failure = run.failure or f'what {agent.name} left cannot be kept ({clip(e, 200)})'
     if left_out:
-        (kept/'left_out.txt').write_text('\n'.join(left_out), encoding='utf-8')
+        (folder/'left_out.txt').write_text('\n'.join(left_out), encoding='utf-8')
     return run
 
 # %% ../../nbs/proof/01_agents.ipynb #43477ee2
 def _asked(chat, prompt, files, skill, name):
     "What `chat` answers; `name` tells this run from others of the same words"
-    quoted = [f'<file name="{k}">\n{_text(path)}\n</file>' for k, path in files.items()]
-    told = [_in_prompt(skill)] if skill else []
-    messages = [dict(role='user', content='\n\n'.join([*told, *quoted, prompt]))]
+    file_blocks = [f'<file name="{k}">\n{_text(path)}\n</file>' for k, path in files.items()]
+    skill_block = [_in_prompt(skill)] if skill else []
+    messages = [dict(role='user', content='\n\n'.join([*skill_block, *file_blocks, prompt]))]
     try:
         reply = chat.replies([messages], [name])[0]
     except Outage as e:
@@ -476,15 +476,15 @@ def run_agent(
     began = monotonic()
     prompt = mend_unicode(prompt)
     skill = skill and Path(skill).resolve()
-    with atomic_folder(folder) as kept, scratch_folder() as place:
-        (kept/'outputs').mkdir()
+    with atomic_folder(folder) as new_folder, scratch_folder() as place:
+        (new_folder/'outputs').mkdir()
         if agent.chat is None:
             values = _lay_out(agent, place, prompt, files or {}, skill)
-            run = _worked(agent, values | dict(model=model), timeout, kept)
+            run = _worked(agent, values | dict(model=model), timeout, new_folder)
         else:
             run = _asked(agent.chat, prompt, files or {}, skill, Path(folder).name)
         run.seconds = monotonic() - began
         if skill and not agent.skills:
             run.opened.append(skill.name)
-        write_json(kept/'run.json', signed(vars(run), Path(folder)/'run.json'))
+        write_json(new_folder/'run.json', signed(vars(run), Path(folder)/'run.json'))
     return run

@@ -95,49 +95,49 @@ class Proof:
     def losses(self)->str: # Empty if there are none
         "What did not go well in each arm"
         arms = self.facts['losses']
-        told = [f'{name} lost {arm["lost"]} and failed {arm["failed"]} of {counted(arm["tries"], "run")}'
+        parts = [f'{name} lost {arm["lost"]} and failed {arm["failed"]} of {counted(arm["tries"], "run")}'
                 for name, arm in arms.items()]
-        return ', '.join(told)*any(arm['lost'] or arm['failed'] for arm in arms.values())
+        return ', '.join(parts)*any(arm['lost'] or arm['failed'] for arm in arms.values())
 
     def __repr__(self)->str:
-        told = str(self.analysis).splitlines()
+        lines = str(self.analysis).splitlines()
         if self.facts['verdict'] == _NO_VERDICT:
-            told.insert(0, _NO_VERDICT)
-        told[0] = '; '.join(filter(None, [f'{self.facts["skill"]}: {told[0]}', self.losses]))
-        return '\n'.join([*told, *self.facts['notes']])
+            lines.insert(0, _NO_VERDICT)
+        lines[0] = '; '.join(filter(None, [f'{self.facts["skill"]}: {lines[0]}', self.losses]))
+        return '\n'.join([*lines, *self.facts['caveats']])
 
 # %% ../../nbs/proof/06_prove.ipynb #e4c29c16
 def _summary(rows):
     "What runs scored and took: mean, standard deviation and the ends"
     out = {}
     for k in ('pass_rate', 'time_seconds', 'tokens'):
-        found = [row['result'][k] for row in rows] or [0.]
-        out[k] = dict(mean=mean(found), stddev=pstdev(found), min=min(found), max=max(found))
+        values = [row['result'][k] for row in rows] or [0.]
+        out[k] = dict(mean=mean(values), stddev=pstdev(values), min=min(values), max=max(values))
     return out
 
 def _never_differs(rows):
     "Assertions of each eval that say the same of all runs, and whether they hold"
-    seen = {}
+    outcomes = {}
     for row in rows:
         for a in row['expectations']:
-            seen.setdefault((row['eval_id'], a['text']), set()).add(a['passed'])
-    return [[*key, True in said] for key, said in seen.items() if len(said) == 1]
+            outcomes.setdefault((row['eval_id'], a['text']), set()).add(a['passed'])
+    return [[*key, True in values] for key, values in outcomes.items() if len(values) == 1]
 
 # %% ../../nbs/proof/06_prove.ipynb #1f7a822a
-def _cost(spent):
+def _cost(bill):
     "What runs have cost, as a proof says it"
-    price = f'{spent["max_usd"]:,.2f} USD'
-    if spent['unpriced'] or not spent['max_tokens']:
+    price = f'{bill["max_usd"]:,.2f} USD'
+    if bill['unpriced'] or not bill['max_tokens']:
         price = 'cost unknown'
-    return f'{counted(spent["max_runs"], "run")}, {price}'
+    return f'{counted(bill["max_runs"], "run")}, {price}'
 
 # %% ../../nbs/proof/06_prove.ipynb #8136b01d
-def _notes(facts):
+def _caveats(facts):
     "What else a reader should know, a line each"
-    opened, of = facts['opened']
+    n_opened, of = facts['opened']
     if facts['tells_opened']:
-        why = '' if opened else ' It was never opened, so its description may not fit the tasks.'
-        yield f'The skill was opened in {opened} of {counted(of, "run")} with it.{why}'
+        why = '' if n_opened else ' It was never opened, so its description may not fit the tasks.'
+        yield f'The skill was opened in {n_opened} of {counted(of, "run")} with it.{why}'
     if facts['sandbox'] and 'as was asked' not in facts['sandbox']:
         yield facts['sandbox']
     if facts['limit']:
@@ -148,7 +148,7 @@ def _notes(facts):
     if facts['never_differs']:
         idle = counted(len(facts['never_differs']), 'assertion')
         yield f'{idle} said the same in both arms: see never_differs in proof.json.'
-    yield from facts['caveats']
+    yield from facts['skill_caveats']
     for line in facts['ungraded']:
         yield f'Not graded: {line}.'
     for need in facts['needed']:
@@ -158,8 +158,8 @@ def _notes(facts):
 # %% ../../nbs/proof/06_prove.ipynb #b726a6fb
 def _losses(course):
     "Arm → runs tried, those lost at the first try, and those that failed"
-    failed = [row for row in course.rows if row['failure']]
-    kinds = dict(tries=course.rows + course.losses, lost=course.losses, failed=failed)
+    failures = [row for row in course.rows if row['failure']]
+    kinds = dict(tries=course.rows + course.losses, lost=course.losses, failed=failures)
     runs = {kind: {tuple(course.key(row).values()) for row in rows} for kind, rows in kinds.items()}
     counts = {kind: Counter(arm for arm, *_ in keys) for kind, keys in runs.items()}
     return {arm: {kind: n[arm] for kind, n in counts.items()} for arm in course.arms}
@@ -178,11 +178,11 @@ def _facts(course, analysis, plan):
     "What `proof.json` says"
     by_arm = {arm: [row for row in course.rows if row['configuration'] == arm] for arm in course.arms}
     with_skill, name = by_arm['with_skill'], course.about['skill']
-    losses, needed = _losses(course), []
-    lost, tries = ([arm[kind] for arm in losses.values()] for kind in ('lost', 'tries'))
-    verdict = _NO_VERDICT if losses_test(lost, tries) < .05 else analysis.verdict
+    losses, needs = _losses(course), []
+    n_lost, tries = ([arm[kind] for arm in losses.values()] for kind in ('lost', 'tries'))
+    verdict = _NO_VERDICT if losses_test(n_lost, tries) < .05 else analysis.verdict
     if verdict not in _CODES and analysis.claims[0].effect.n > 0:
-        needed = runs_needed(plan, course.gains)
+        needs = runs_needed(plan, course.gains)
     facts = course.facts() | asdict(analysis) | dict(
         verdict=verdict,
         code=_CODES.get(verdict, 1),
@@ -191,12 +191,12 @@ def _facts(course, analysis, plan):
         arms={arm: _summary(rows) for arm, rows in by_arm.items()},
         never_differs=_never_differs(course.rows),
         opened=[sum(name in row['opened'] for row in with_skill), len(with_skill)],
-        tells_opened=course.agent.read is not None or not course.agent.skills,
+        tells_opened=course.agent.reader is not None or not course.agent.skills,
         first_lost=course.losses[0]['error'] if course.losses else '',
         sandbox=use_sandbox(),
         cost=_cost(course.paid),
-        needed=needed)
-    return facts | dict(notes=list(_notes(facts)))
+        needed=needs)
+    return facts | dict(caveats=list(_caveats(facts)))
 
 # %% ../../nbs/proof/06_prove.ipynb #7661c03c
 def _benchmark(course, facts):
@@ -207,7 +207,7 @@ def _benchmark(course, facts):
     about = dict(skill_name=facts['skill'], executor_model=facts['model'], evals_run=ids,
                  runs_per_configuration=len(course.gains))
     return dict(metadata=about, runs=course.rows, run_summary=facts['arms'] | dict(delta=gains),
-                notes=facts['notes'])
+                notes=facts['caveats'])
 
 # %% ../../nbs/proof/06_prove.ipynb #2ac384f5
 def _tree_hash(files):
@@ -236,14 +236,14 @@ _RULE = 3 # Of what a proof does with runs and says of them; a proof keeps to th
 
 def _about(agent, judge, config, arms, evals):
     "What a proof is about, and may not change while it lasts"
-    asked = [[e.id, e.prompt, e.expected, _tree_hash(e.files), [asdict(a) for a in e.assertions]]
+    cases = [[e.id, e.prompt, e.expected_output, _tree_hash(e.files), [asdict(a) for a in e.assertions]]
              for e in evals]
     hashes = {arm: folder and _tree_hash(skill_files(folder)) for arm, folder in arms.items()}
     command = [agent.command, agent.chat.endpoint if agent.chat else '']
     return dict(
         skill=arms['with_skill'].name,
         hashes=hashes,
-        evals=fingerprint(asked),
+        evals=fingerprint(cases),
         agent=agent.name,
         command=fingerprint(command),
         version=agent_version(agent),
@@ -282,14 +282,14 @@ def _iteration(workspace, about, config):
 def _earlier(root, about):
     "The gains of each proof before that in `root` of the same skill on the same evals"
     what = 'skill', 'hashes', 'evals', 'agent', 'model'
-    found = []
+    gains = []
     for n in range(1, int(root.name.rpartition('-')[2])):
         folder = root.with_name(f'iteration-{n}')
-        known = read_signed(folder/'config.json') or {}
+        config = read_signed(folder/'config.json') or {}
         with suppress(OSError, ValueError, TypeError, LookupError): # A damaged one counts for none
-            if all(known[name] == about[name] for name in what):
-                found.append(read_json(folder/'proof.json')['gains'])
-    return found
+            if all(config[name] == about[name] for name in what):
+                gains.append(read_json(folder/'proof.json')['gains'])
+    return gains
 
 # %% ../../nbs/proof/06_prove.ipynb #1541bcb3
 def course_of(agent:Agent, judge:Chat|None, config:ProofConfig, arms:dict, evals:list, place:Path,
@@ -305,11 +305,11 @@ def _prepared(skill, agent, judge=None, against=None, evals=None, workspace=None
     "The course of a proof of `skill`"
     skill, config = Path(skill).resolve(), config or ProofConfig()
     cases = evals if isinstance(evals, list) else load_evals(skill, evals)
-    tried, ungraded = gradable(cases, judge)
+    ready, hindrances = gradable(cases, judge)
     arms, place = _arms(skill, against), Path(workspace or f'{skill}-workspace')
     agent = replace(agent, hide=agent.hide + _hidden(arms, evals, place))
-    about = dict(ungraded=ungraded, caveats=caveats(skill))
-    return course_of(agent, judge, config, arms, tried, place, **about)
+    return course_of(agent, judge, config, arms, ready, place,
+                     ungraded=hindrances, skill_caveats=caveats(skill))
 
 # %% ../../nbs/proof/06_prove.ipynb #0734163e
 def _kept(course, plan):
@@ -343,20 +343,20 @@ def prove(
 _TOKENS = dict(tokens=52_000, written=2_000, failure='') # Of a run where none was made yet, a guess
 
 def estimate(
-    *asked:object, # What `prove` takes
+    *args:object, # What `prove` takes
     **more:object,
 )->str: # ValueError as from `prove`
     "Runs and dollars that a proof would take, with nothing begun"
-    course = _prepared(*asked, **more)
+    course = _prepared(*args, **more)
     files = course.root.parent.glob('iteration-*/eval-*/*/run-*/run.json')
     runs = [run for run in map(read_signed, files) if run and run['tokens']]
     bills = [course.bill(run) for run in runs or [_TOKENS]]
     usd, tokens = (mean(b[k] for b in bills) for k in ('max_usd', 'max_tokens'))
     a_round, rounds = len(course.evals)*len(course.arms), course.config.rounds
-    known = f'as {counted(len(runs), "run")} here did' if runs else 'which is a guess'
+    basis = f'as {counted(len(runs), "run")} here did' if runs else 'which is a guess'
     price = f'{usd:,.3f} USD a run, at most {usd*a_round*rounds:,.2f} USD'
     if bills[0]['unpriced']:
         price = 'at a price that nobody knows'
     return (f'{course.about["skill"]}: {counted(len(course.evals), "eval")} in {len(course.arms)} arms, '
             f'{a_round} runs a round, at most {rounds} rounds or {a_round*rounds} runs. '
-            f'At {tokens:,.0f} tokens, {known}: {price}, without its judge. Nothing was begun.')
+            f'At {tokens:,.0f} tokens, {basis}: {price}, without its judge. Nothing was begun.')

@@ -29,12 +29,12 @@ def spans(text:str, target:str)->list[tuple]: # Of (start, end), in order
     if not target.strip():
         return []
     if target in text or not words or len(target) > _LONGEST:
-        wanted = f'({re.escape(target)})'
+        pattern = f'({re.escape(target)})'
     elif re.match(_BULLET, target.lstrip()):
-        wanted = rf'^[ \t]*({_BULLET}[*_`]*{words}[*_`]*)(?!.*\w)'
+        pattern = rf'^[ \t]*({_BULLET}[*_`]*{words}[*_`]*)(?!.*\w)'
     else:
-        wanted = rf'(?<![\w*_`])([*_`]*{words}[*_`]*)(?!\w)'
-    return [m.span(1) for m in re.finditer(wanted, text, re.M)]
+        pattern = rf'(?<![\w*_`])([*_`]*{words}[*_`]*)(?!\w)'
+    return [m.span(1) for m in re.finditer(pattern, text, re.M)]
 
 # %% ../../nbs/skillopt/03_editor.ipynb #0c7ef5c3
 OPS = ('append', 'prepend', 'insert_after', 'replace', 'delete')
@@ -100,10 +100,10 @@ def from_dict(cls:Patch, d:dict)->Patch: # `ValueError` if `d` is no dict
     return out
 
 # %% ../../nbs/skillopt/03_editor.ipynb #26658031
-def _edges(found):
-    "White space before and behind the words of `found`"
-    before = len(found) - len(found.lstrip())
-    return found[:before], found[len(found.rstrip()):]
+def _edges(text):
+    "White space before and behind the words of `text`"
+    before = len(text) - len(text.lstrip())
+    return text[:before], text[len(text.rstrip()):]
 
 def _replaced(text, span, content):
     a, b = span
@@ -114,10 +114,10 @@ def _deleted(text, span):
     a, b = span
     edges = ''.join(_edges(text[a:b]))
     blank = ' \t' if '\n' in edges else ''
-    left = text[:a].rstrip(blank)[-1:]
-    right = text[b:].lstrip(blank)[:1]
+    before = text[:a].rstrip(blank)[-1:]
+    behind = text[b:].lstrip(blank)[:1]
     gap = '\n' if '\n' in edges else edges[:1]
-    return text[:a] + (gap if left.strip() and right.strip() else '') + text[b:]
+    return text[:a] + (gap if before.strip() and behind.strip() else '') + text[b:]
 
 # %% ../../nbs/skillopt/03_editor.ipynb #7e182b05
 _front = re.compile(r'(?:\ufeff?\s*---[ \t]*\n.*?^---[ \t]*(?:\n|\Z))?', re.S | re.M)
@@ -154,14 +154,14 @@ _ADDS = (*_AT_AN_END, 'insert_after')
 
 def stated(text:str, content:str)->bool:
     "Whether the lines of `content` stand in `text` one after the other, up to markup, case and empty lines"
-    wanted = _bare_lines(content)
-    return wanted != '\n' and wanted in _bare_lines(text)
+    lines = _bare_lines(content)
+    return lines != '\n' and lines in _bare_lines(text)
 
 def _bare_lines(text):
     lines = [bare(line) for line in text.casefold().splitlines()]
     return '\n'.join(['', *filter(None, lines), ''])
 
-def _refused(skill, edit, content, found):
+def _refused(skill, edit, content, matches):
     "Why `edit` cannot be made, as a status; '' if it can"
     op = edit.op
     if op not in OPS:
@@ -171,7 +171,7 @@ def _refused(skill, edit, content, found):
     if op in _ADDS:
         return 'skipped_duplicate' if stated(skill, content) else ''
     wrong = 'target_not_found' if edit.target.strip() else 'missing_target'
-    return '' if found else f'skipped_{op}_{wrong}'
+    return '' if matches else f'skipped_{op}_{wrong}'
 
 # %% ../../nbs/skillopt/03_editor.ipynb #8ff13b4e
 def _refused_result(old, new, max_chars):
@@ -195,16 +195,16 @@ def _cleaned(content):
 def _made(skill, edit, max_chars):
     "`skill` after `edit`, its status, and how often its target was there"
     content = _cleaned(edit.content)
-    found = [] if edit.op in _AT_AN_END else spans(skill, re.sub('\r\n?', '\n', edit.target))
-    status = _refused(skill, edit, content, found)
+    matches = [] if edit.op in _AT_AN_END else spans(skill, re.sub('\r\n?', '\n', edit.target))
+    status = _refused(skill, edit, content, matches)
     if status:
-        return skill, status, len(found)
-    new = _written(skill, edit.op, found[0] if found else None, content)
+        return skill, status, len(matches)
+    new = _written(skill, edit.op, matches[0] if matches else None, content)
     status = _refused_result(skill, new, max_chars)
     if status:
-        return skill, status, len(found)
-    fallback = '_fallback_append' if edit.op == 'insert_after' and not found else ''
-    return new, f'applied_{edit.op}{fallback}', len(found)
+        return skill, status, len(matches)
+    fallback = '_fallback_append' if edit.op == 'insert_after' and not matches else ''
+    return new, f'applied_{edit.op}{fallback}', len(matches)
 
 # %% ../../nbs/skillopt/03_editor.ipynb #26f9759c
 def apply_patch_with_report(

@@ -32,8 +32,8 @@ def _excerpt(text:object, limit:int)->str:
     text, half = str(text), limit//2
     if len(text) <= limit:
         return as_data(text, limit)
-    omitted = len(text) - 2*half
-    return f'{as_data(text[:half], half)} ({omitted} characters omitted) {as_data(text[-half:], half)}'
+    n_omitted = len(text) - 2*half
+    return f'{as_data(text[:half], half)} ({n_omitted} characters omitted) {as_data(text[-half:], half)}'
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #10cc5942
 _SHOWN_FIELDS = dict( # Field → label, most characters
@@ -53,8 +53,9 @@ def record(
             top.append(f'{label}: {_excerpt(value, most)}')
     room = chars - sum(len(line) + 1 for line in top)
     messages = [m if isinstance(m, dict) else dict(content=m) for m in r.conversation]
-    said = [f"- {_excerpt(m.get('role', ''), 40)}: {_excerpt(m.get('content') or '', 800)}" for m in messages]
-    return '\n'.join([*top, *shorten(said, room)])
+    lines = [f"- {_excerpt(m.get('role', ''), 40)}: {_excerpt(m.get('content') or '', 800)}"
+             for m in messages]
+    return '\n'.join([*top, *shorten(lines, room)])
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #ba928be6
 def fenced(text:str)->str:
@@ -127,12 +128,12 @@ _PATIENCE = 3
 @patch
 def _check_outcomes(self:Optimizer, stage, outcomes):
     "Count what was lost since the last answer; raise `Outage` where it is not luck"
-    lost = [o['lost'] for o in outcomes if o['lost']]
-    self.lost = [*self.lost, *lost] if len(lost) == len(outcomes) else []
-    for_good = next(filter(FOR_GOOD.search, lost), '')
+    losses = [o['lost'] for o in outcomes if o['lost']]
+    self.lost = [*self.lost, *losses] if len(losses) == len(outcomes) else []
+    for_good = next(filter(FOR_GOOD.search, losses), '')
     if for_good or len(self.lost) >= _PATIENCE:
-        raise Outage(f'{len(lost)} of {len(outcomes)} calls of stage {stage!r} to the optimizer were lost, '
-                     f'one to {redact(for_good or lost[0])!r}: '
+        raise Outage(f'{len(losses)} of {len(outcomes)} calls of stage {stage!r} to the optimizer were lost, '
+                     f'one to {redact(for_good or losses[0])!r}: '
                      'check the address, the key and the network, then run again')
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #f0e63b8e
@@ -140,11 +141,11 @@ def _check_outcomes(self:Optimizer, stage, outcomes):
 def _question(self:Optimizer, name, user, stage):
     "Key and arguments of a call"
     system, tokens = self.prompt(name), self.max_completion_tokens
-    told = model_of(self.client), str(tokens), system, user
+    parts = model_of(self.client), str(tokens), system, user
     call = dict(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
     if isinstance(self.client, Chat) and name not in self.prompt_overrides:
         call['response_format'] = FORMS[name]
-    return [self.step, stage, skill_hash('\0'.join(told))], call
+    return [self.step, stage, skill_hash('\0'.join(parts))], call
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #d3f3cd42
 @patch
@@ -159,10 +160,10 @@ def _send(self:Optimizer, call):
         raise
     except Exception as e:
         meter.lost['raised'] = error_message(e)
-    lost = next(iter(meter.lost.values()), '')
-    if not lost and not (text or '').strip():
-        lost = (usage or {}).get('refused') or 'an empty answer'
-    return dict(text=text, usage=meter.paid(), lost=lost)
+    loss = next(iter(meter.lost.values()), '')
+    if not loss and not (text or '').strip():
+        loss = (usage or {}).get('refused') or 'an empty answer'
+    return dict(text=text, usage=meter.paid(), lost=loss)
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #0f3717c3
 @patch
@@ -171,20 +172,20 @@ def ask_many(self:Optimizer,
     stage:str,             # What the calls are entered under
 )->list[str|None]:         # Texts, None for a call that was lost; `Outage` when the model cannot be reached
     "What the optimizer answers to each question"
-    asked = [self._question(*q, stage) for q in questions]
-    outcomes = [self.journal.get(key) for key, _ in asked]
-    spent = [o['usage'] for (key, _), o in zip(asked, outcomes)
+    calls = [self._question(*q, stage) for q in questions]
+    outcomes = [self.journal.get(key) for key, _ in calls]
+    usages = [o['usage'] for (key, _), o in zip(calls, outcomes)
              if o and self.journal.claim(key)]
     pending = [i for i, o in enumerate(outcomes) if not o]
     def keep(place, outcome):
         if isinstance(outcome, dict) and not outcome['lost']:
-            self.journal.put(asked[pending[place]][0], outcome)  # A full disk stops the run: no lost call
-    sent = run_jobs(self.executor, self._send, [asked[i][1] for i in pending], keep)
-    self._check_outcomes(stage, sent)
-    for i, o in zip(pending, sent):
+            self.journal.put(calls[pending[place]][0], outcome)  # A full disk stops the run: no lost call
+    new_outcomes = run_jobs(self.executor, self._send, [calls[i][1] for i in pending], keep)
+    self._check_outcomes(stage, new_outcomes)
+    for i, o in zip(pending, new_outcomes):
         outcomes[i] = o
-    self.usage[stage] = add_usage(self.usage.get(stage, {}), *spent, *[o['usage'] for o in sent])
-    self.missed += sum(bool(o['lost']) for o in sent)
+    self.usage[stage] = add_usage(self.usage.get(stage, {}), *usages, *[o['usage'] for o in new_outcomes])
+    self.missed += sum(bool(o['lost']) for o in new_outcomes)
     return [None if o['lost'] else o['text'] for o in outcomes]
 
 @patch
@@ -195,8 +196,8 @@ def ask(self:Optimizer, name:str, user:str, stage:str)->str|None: # None for a l
 # %% ../../nbs/skillopt/08_reflect.ipynb #abef2350
 def _patch_in(text:str|None, rules:str='')->Patch|None: # None when it says nothing about edits
     "The patch that a reply to `rules` proposes"
-    said = object_with(text or '', 'edits', 'op', lambda v: not repeats_example(v, rules))
-    return Patch.from_dict(said) if isinstance(said.get('edits'), list) else None
+    content = object_with(text or '', 'edits', 'op', lambda v: not repeats_example(v, rules))
+    return Patch.from_dict(content) if isinstance(content.get('edits'), list) else None
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #90526abf
 def reflection_batches(
@@ -205,9 +206,9 @@ def reflection_batches(
     seed:int=42,                 # For the failures; the successes have the next one
 )->list[tuple]:                  # ('failure' or 'success', results)
     "What each call reads, failures first"
-    scored = [r for r in results if r.ok]
-    failures = [r for r in scored if r.hard < 1]
-    successes = [r for r in scored if r.hard >= 1]
+    valid = [r for r in results if r.ok]
+    failures = [r for r in valid if r.hard < 1]
+    successes = [r for r in valid if r.hard >= 1]
     Random(seed).shuffle(failures)
     Random(seed + 1).shuffle(successes)
     sides = dict(failure=failures, success=successes)
@@ -247,12 +248,13 @@ def run_minibatch_reflect(
     "What is proposed for each of `batches`, asked at once"
     prompts = dict(failure='analyst_error', success='analyst_success')
     budget = f'At most {edit_budget} edits. Fewer are fine.'
-    asked = []
+    queries = []
     for side, batch in batches:
         records = [record(r, f'{i}: {_WENT[side]}') for i, r in enumerate(batch, 1)]
-        shown = '\n\n'.join([f'{len(batch)} {_WENT[side]}.', *records])
-        asked.append((prompts[side], message(skill, context, edit_budget=budget, trajectories=shown)))
-    replies = optimizer.ask_many(asked, 'analyst')
+        trajectories = '\n\n'.join([f'{len(batch)} {_WENT[side]}.', *records])
+        query = message(skill, context, edit_budget=budget, trajectories=trajectories)
+        queries.append((prompts[side], query))
+    replies = optimizer.ask_many(queries, 'analyst')
     raw = [_raw_patch(text, side, batch, edit_budget, optimizer.prompt(prompts[side]))
            for (side, batch), text in zip(batches, replies)]
     return [r for r in raw if r is not None]
@@ -281,10 +283,10 @@ def merge_patches(
     raw = [r for side in _WENT for r in raw if r.source_type == side and r.patch.edits]
     if len(raw) < 2:
         return raw[0].patch if raw else Patch()
-    shown = ['\n'.join([f'### Group {i}: {r.source_type}, {len(r.ids)} tasks', *_edit_lines(r.patch.edits)])
+    groups = ['\n'.join([f'### Group {i}: {r.source_type}, {len(r.ids)} tasks', *_edit_lines(r.patch.edits)])
              for i, r in enumerate(raw, 1)]
-    asked = message(skill, context, edits='\n\n'.join(shown))
-    patch = _patch_in(optimizer.ask('merge_final', asked, 'merge'), optimizer.prompt('merge_final'))
+    query = message(skill, context, edits='\n\n'.join(groups))
+    patch = _patch_in(optimizer.ask('merge_final', query, 'merge'), optimizer.prompt('merge_final'))
     if patch and (patch.edits or not patch.dropped): # It may decide against all
         return patch
     why = 'No usable merge: all edits that were proposed.'
@@ -294,9 +296,9 @@ def merge_patches(
 # %% ../../nbs/skillopt/08_reflect.ipynb #e514cf31
 def _chosen(text:str|None, n:int, rules:str='')->list[int]: # Places among `n` edits, the best first
     "What a ranking chose, in the reply `text` to `rules`"
-    found = object_with(text or '', 'selected_indices', fits=lambda v: not repeats_example(v, rules))
-    said = found.get('selected_indices')
-    places = [int(i) for i in said if str(i).isdecimal()] if isinstance(said, list) else []
+    choice = object_with(text or '', 'selected_indices', fits=lambda v: not repeats_example(v, rules))
+    indices = choice.get('selected_indices')
+    places = [int(i) for i in indices if str(i).isdecimal()] if isinstance(indices, list) else []
     return [i for i in dict.fromkeys(places) if i < n]
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #8c78c8c8
@@ -312,9 +314,9 @@ def rank_and_select(
     edits = patch.edits
     if len(edits) <= max_edits:
         return patch
-    listed = '\n'.join(f'[{i}] {line}' for i, line in enumerate(_edit_lines(edits)))
+    listing = '\n'.join(f'[{i}] {line}' for i, line in enumerate(_edit_lines(edits)))
     budget = f'Choose {max_edits} of {len(edits)} edits.'
-    text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listed), 'ranking')
+    text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listing), 'ranking')
     places = _chosen(text, len(edits), optimizer.prompt('ranking'))
     best = [edits[i] for i in places] if places else edits
     return replace(patch, edits=best[:max_edits])

@@ -73,8 +73,8 @@ def _usage(read, written):
 def _rollout(item, skill, target_client):
     "The fields of a `RolloutResult`: `target_client` writes the invoice `item` with `skill` before it"
     seed = getattr(target_client, 'seed', None)
-    seeded = {} if seed is None else dict(seed=seed)
-    text, _ = target_client.chat(system=skill, user=item['question'], stage='rollout', **seeded)
+    extra = {} if seed is None else dict(seed=seed)
+    text, _ = target_client.chat(system=skill, user=item['question'], stage='rollout', **extra)
     right = text == 'right'
     return dict(id=item['id'], hard=int(right), soft=float(right), n_turns=1, question=item['question'],
                 predicted_answer=text, reference_text='right',
@@ -123,10 +123,10 @@ class RuleWorld(SkillEnv):
 # %% ../../nbs/skillopt/04_ruleworld.ipynb #fe777ac7
 def _advise(rng, skill, questions, quality=.6, lines=3):
     "The lines that an optimizer of this `quality` would add to `skill` after `questions` went wrong"
-    wanted = set().union(*map(needed, questions)) - _minded(skill)[0]
+    rules = set().union(*map(needed, questions)) - _minded(skill)[0]
     out = []
     for _ in range(lines):
-        lacking = sorted(wanted - _minded(' '.join(out))[0])
+        lacking = sorted(rules - _minded(' '.join(out))[0])
         if rng.random() < quality and lacking:
             out.append(f'- Mind the {rng.choice(lacking)}.')
         else:

@@ -22,7 +22,7 @@ from .rollout import items_hash
 from .selection import close_run, play_selection, settle
 from .session import as_file, BASELINE, known_summary, OptState, Session
 from .settings import SkillOptConfig
-from .verdict import compute_score, gate_score
+from .gate import compute_score, gate_score
 from .types import RolloutResult
 
 # %% ../../nbs/skillopt/15_trainer.ipynb #0cd14038
@@ -82,8 +82,8 @@ def _note_tried(session):
     "Note what the step has tried among what the optimizer is told"
     d, r = session.draft, session.draft.record
     rows = d.files['rollout_results.json']
-    failed = sum(row['hard'] < 1 for row in rows if row['status'] == 'ok')
-    note = dict(step=r['step'], action=r['action'], failed=failed, total=r['rollout_n'],
+    failures = sum(row['hard'] < 1 for row in rows if row['status'] == 'ok')
+    note = dict(step=r['step'], action=r['action'], failed=failures, total=r['rollout_n'],
                 edits=d.edits, before=r.get('gate', {}).get('before'), after=r.get('candidate_gate_score'),
                 reason=r.get('reason', ''))
     d.state.rejected = [*d.state.rejected, note]
@@ -155,9 +155,9 @@ def measured(
         scores = [gate_score(r, metric) for r in of_item if r.ok]
         items.append(fmean(scores) if scores else None)
     means = [m for m in items if m is not None]
-    lost = sum(not r.ok for r in results)
+    n_lost = sum(not r.ok for r in results)
     hard, soft = compute_score(results)
-    return dict(n=len(means), lost=lost, hard=hard, soft=soft,
+    return dict(n=len(means), lost=n_lost, hard=hard, soft=soft,
                 score=fmean(means), interval=list(interval(means)), items=items)
 
 # %% ../../nbs/skillopt/15_trainer.ipynb #54e17b66
@@ -170,17 +170,17 @@ def _gain(before, after):
     return dict(mean=fmean(gains) if gains else 0., n=len(gains), interval=list(gain_interval(gains)))
 
 # %% ../../nbs/skillopt/15_trainer.ipynb #64c03bad
-def _measure_anew(session, path, skill, items, known_as, repeats, later):
+def _measure_anew(session, path, skill, items, identity, repeats, later):
     "Play `items` under `skill`, and make the folder of a final measurement; its summary"
     session.draft.usage = {}
     first = session.finals.get('test_eval_baseline', {})
-    if known_as.items() <= first.items(): # The same skill, which is not paid for twice
+    if identity.items() <= first.items(): # The same skill, which is not paid for twice
         rows = read_json(path.parent/'test_eval_baseline'/'results.json')
         passes = [[RolloutResult.from_dict(row) for row in rows]]
     else:
-        passes = [session.play(skill, items, known_as['split'], repeat, path.name, later)
+        passes = [session.play(skill, items, identity['split'], repeat, path.name, later)
                   for repeat in repeats]
-    summary = measured(passes, session.cfg.gate_metric) | known_as | dict(usage=session.usage_now())
+    summary = measured(passes, session.cfg.gate_metric) | identity | dict(usage=session.usage_now())
     results = [r for some in passes for r in some]
     with atomic_folder(path) as tmp:
         atomic_write(tmp/'results.json', as_file([r.to_dict() for r in results]))
@@ -192,12 +192,12 @@ def _measure_anew(session, path, skill, items, known_as, repeats, later):
 def _measure_final(session, folder, skill, items, split, repeats, later=0):
     "What `items` under `skill` come to, played or read from `folder`; None if a limit forbids it"
     path = Path(session.cfg.out_root)/folder
-    known_as = dict(skill_hash=skill_hash(skill), passes=len(repeats), split=split,
+    identity = dict(skill_hash=skill_hash(skill), passes=len(repeats), split=split,
                     items_hash=items_hash(items))
-    summary = known_summary(path, known_as)
+    summary = known_summary(path, identity)
     try:
         if summary is None:
-            summary = _measure_anew(session, path, skill, items, known_as, repeats, later)
+            summary = _measure_anew(session, path, skill, items, identity, repeats, later)
     except BudgetExceeded:
         session.limited = True
         return None
@@ -238,20 +238,20 @@ def _summary_of_test(before, after):
                 test_delta_hard=delta, test_gain=_gain(before, after))
 
 # %% ../../nbs/skillopt/15_trainer.ipynb #3029a052
-def _summary_of_steps(session, stopped):
+def _summary_of_steps(session, reason):
     "What the steps came to"
     s = session.state
     actions = [r['action'] for r in s.history]
     usage = session.paid() if session.limited else session.total_usage()
     once = {(f['skill_hash'], f['split']): f['lost']
             for f in session.finals.values() if 'lost' in f}
-    lost = _first_measured(session)['lost'] + sum(r['lost'] for r in s.history) + sum(once.values())
+    n_lost = _first_measured(session)['lost'] + sum(r['lost'] for r in s.history) + sum(once.values())
     summary = dict(version=f'skillrl-lab {__version__}', config=session.cfg.to_dict(), env=session.name,
-                   stopped=stopped, total_steps=len(actions))
+                   stopped=reason, total_steps=len(actions))
     for kind in ('accept', 'reject', 'skip'):
         summary[f'total_{kind}s'] = sum(a.startswith(kind) for a in actions)
     return summary | dict(best_step=s.best_step, best_hash=skill_hash(s.best), usage=usage,
-                          usd=session.limits.usd(usage), lost=lost)
+                          usd=session.limits.usd(usage), lost=n_lost)
 
 def _summary_of_selection(session, fresh):
     "Scores on the selection split, of which `fresh` is a measurement that chose nothing"
@@ -267,19 +267,19 @@ def _summary_of_selection(session, fresh):
 # %% ../../nbs/skillopt/15_trainer.ipynb #f15bab56
 def _write_summary(
     session:Session,
-    stopped:str|None=None, # Why there were fewer steps than planned
+    reason:str|None=None, # Why there were fewer steps than planned
 )->dict: # As in summary.json; OSError, in one sentence, if it could not be written
     "Measure what is not yet measured, and write the summary"
     session.begin(final=True)
     close_run(session)
     selection = _summary_of_selection(session, _measure_best(session))
     tests = _summary_of_test(*_measure_tests(session))
-    summary = _summary_of_steps(session, stopped) | selection | tests
+    summary = _summary_of_steps(session, reason) | selection | tests
     write_json(Path(session.cfg.out_root)/'summary.json', summary)
     if not session.limited:
         session.run.journal.clear()
     if session.cfg.verbose:
         score = summary['best_selection_score']
-        told = 'not measured afresh' if score is None else f'{score:.3f}'
-        print(f'{summary["total_steps"]} steps, best selection score {told} (step {summary["best_step"]})')
+        words = 'not measured afresh' if score is None else f'{score:.3f}'
+        print(f'{summary["total_steps"]} steps, best selection score {words} (step {summary["best_step"]})')
     return summary
