@@ -218,8 +218,8 @@ def _template(text):
 # %% ../../nbs/proof/02_eval_files.ipynb #cc1e8d1a
 def _drafted(folder, text, chat):
     "Evals that `chat` writes, those that load and run no program; ValueError if there is none"
-    question = as_data(text, 50_000)
-    reply = chat.reply([dict(role='system', content=_DRAFT), dict(role='user', content=question)])
+    query = as_data(text, 50_000)
+    reply = chat.reply([dict(role='system', content=_DRAFT), dict(role='user', content=query)])
     evals = []
     for d in json_items(reply.text):
         with suppress(ValueError):

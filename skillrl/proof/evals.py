@@ -60,7 +60,7 @@ Answer with one JSON array and nothing else, with one object for each assertion,
 `evidence` is copied word for word from one place in a file or the final answer, without "…", and not from the
 task. Where an assertion is not borne out, or you are not sure, `passed` is false and `evidence` says why."""
 
-def _question(eval, assertions, outputs, hide):
+def _query(eval, assertions, outputs, hide):
     "The conversation in which a judge is asked about `assertions`"
     names = [f'File {as_data(name)}' if name else 'Final answer' for name in outputs]
     texts = ['no text' if text is None else as_data(text, _ONE) for text in outputs.values()]
@@ -72,7 +72,7 @@ def _question(eval, assertions, outputs, hide):
     return [dict(role='system', content=_RULES), dict(role='user', content=user)]
 
 # %% ../../nbs/proof/03_evals.ipynb #21ff557f
-def _decided(reply, n):
+def _answers(reply, n):
     "(passed, evidence) of each of `n` assertions; ValueError if `reply` is of no use, `Outage` if it is none"
     if reply.status == 'infra_error':
         raise outage([reply])
@@ -123,7 +123,7 @@ def _is_talk(line, text):
     "Does `line` order, or only praise?"
     return 'orders' in str(rejection_reasons(line)) or _is_praise(line, text)
 
-def _finding_of_judge(text, is_met, quote, outputs):
+def _judged_finding(text, is_met, quote, outputs):
     "What a judge found of the assertion `text`, if its quotation is one"
     why, words = '', ' '.join(quote.split())
     lines = [line for output in outputs.values() for line in str(output).split('\n')]
@@ -140,13 +140,13 @@ def _finding_of_judge(text, is_met, quote, outputs):
 def _by_judge(eval, assertions, run, chat, hide):
     "What `chat` finds of `assertions`; ValueError or `Outage` if it says nothing of use"
     outputs = _shown(run, hide)
-    system, user = _question(eval, assertions, outputs, hide)
+    system, user = _query(eval, assertions, outputs, hide)
     try:
-        decisions = _decided(chat.reply([system, user]), len(assertions))
+        answers = _answers(chat.reply([system, user]), len(assertions))
     except ValueError as e:
         again = dict(role='user', content=f'{user["content"]}\n\nYour last reply could not be used: {e}.')
-        decisions = _decided(chat.reply([system, again]), len(assertions))
-    return [_finding_of_judge(text, *pair, outputs) for text, pair in zip(assertions, decisions)]
+        answers = _answers(chat.reply([system, again]), len(assertions))
+    return [_judged_finding(text, *pair, outputs) for text, pair in zip(assertions, answers)]
 
 # %% ../../nbs/proof/03_evals.ipynb #e425f40c
 def grading(findings:list[dict], ungraded:list[str], failure:str='')->dict: # The file `grading.json`

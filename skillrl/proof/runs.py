@@ -21,7 +21,7 @@ from ..core.store import JsonlLog, write_json
 from ..llm.chat import Chat
 from ..llm.ledger import Ledger, read_prices
 from ..llm.reply import ChatReply, RunStopped
-from .agents import Agent, read_signed, run_agent, signed, unsigned
+from .agents import Agent, read_signed, run_agent, sign, verify
 from .evals import Eval, grade, grading, skill_names
 
 # %% ../../nbs/proof/05_runs.ipynb #3c38f58c
@@ -192,7 +192,7 @@ def bill(self:Course,
     return dict(max_runs=runs, max_tokens=usage['tokens'], max_usd=usd or 0., unpriced=int(usd is None))
 
 def _note(course, row):
-    course.log.append([signed(row, course.log.path)])
+    course.log.append([sign(row, course.log.path)])
 
 @patch
 def pay(self:Course, usage:dict, runs:int=1)->None: # Errors of `bill`
@@ -245,7 +245,7 @@ def _graded(course, e, run, place):
         grades = grade_run(e, run, place/'outputs', course.judge and _Judge(course), hide)
         write_json(place/'timing.json', dict(
             total_tokens=run['tokens'], duration_ms=round(1000*seconds), total_duration_seconds=seconds))
-        write_json(file, signed(grades, file))
+        write_json(file, sign(grades, file))
     return grades
 
 # %% ../../nbs/proof/05_runs.ipynb #d54b32af
@@ -328,7 +328,7 @@ def row(self:Course,
 @patch
 def recall(self:Course)->None:
     "Take in what is known of a proof that goes on"
-    for row in filter(None, (unsigned(row, self.log.path) for row in self.log.read([]))):
+    for row in filter(None, (verify(row, self.log.path) for row in self.log.read([]))):
         if 'paid' in row:
             self.config.budget.enter(self, row['paid'])
         else:

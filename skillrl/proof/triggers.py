@@ -15,9 +15,8 @@ from ..core.runfolder import RunFolder
 from ..core.stats import Rate, average, lower_bound
 from ..core.store import read_json, write_json
 from ..core.tables import Table
-from ..worlds.bm25 import BM25
 from ..llm.command import copy_files
-from .agents import Agent, shown_files, signed
+from .agents import Agent, shown_files, sign
 from .evals import Assertion, Eval, skill_names
 from .prove import course_of
 from .runs import ProofConfig
@@ -118,18 +117,7 @@ def _play(course):
             break
     return rows, rates, verdict
 
-# %% ../../nbs/proof/07_triggers.ipynb #4fb1a5f3
-def _floor(folder, name, queries):
-    "The rates, were the skill opened whose front matter shares most words with a query"
-    files = sorted(folder.glob('*/SKILL.md'))
-    texts = [path.read_text(encoding='utf-8', errors='replace') for path in files]
-    index, rows = BM25([text.split('\n---')[0] for text in texts]), []
-    for query, should in queries.items():
-        best = [files[place].parent.name for place, _ in index.search(query, 1)]
-        rows.append(dict(should=should, is_open=int(best == [name])))
-    return {key: rate.mean for key, rate in _rates(rows, _ERROR).items()}
-
-# %% ../../nbs/proof/07_triggers.ipynb #034bea40
+# %% ../../nbs/proof/07_triggers.ipynb #acb21ba3
 def _by_query(rows, queries):
     "What was opened for each query"
     for query, should in queries.items():
@@ -148,7 +136,7 @@ def _lines(facts):
     labels = dict(recall='opened where it should be', false_opens='opened where it should not be',
                 precision='of its openings, right')
     for key, words in labels.items():
-        yield f'{words}: {Rate(**facts[key])}; by shared words alone {facts["floor"][key]:.2f}'
+        yield f'{words}: {Rate(**facts[key])}'
     if facts['lost']:
         yield f'Runs that could not be counted: {facts["lost"]}.'
     if facts['limit']:
@@ -172,11 +160,10 @@ class TriggerProof:
 def _facts(course):
     "Play, and say what came of it, as `proof.json` has it"
     rows, rates, verdict = _play(course)
-    skill, queries = course.about['skill'], course.about['asked']
+    queries = course.about['asked']
     return course.facts() | {key: asdict(rate) for key, rate in rates.items()} | dict(
         verdict=verdict,
         code=_VERDICTS.index(verdict),
-        floor=_floor(course.arms[_ARM], skill, queries),
         queries=list(_by_query(rows, queries)))
 
 # %% ../../nbs/proof/07_triggers.ipynb #8da974b4
@@ -199,7 +186,7 @@ def prove_triggers(
         arms = {_ARM: _installed(skill, Path(tmp)/'skills')}
         place = Path(workspace or f'{skill}-workspace')/'triggers'
         course = course_of(there, None, config, arms, evals, place, skill=skill.name, asked=queries)
-        with RunFolder(course.root, signed(course.about, course.root/'config.json'), None):
+        with RunFolder(course.root, sign(course.about, course.root/'config.json'), None):
             course.recall()
             facts = _facts(course)
             write_json(course.root/'proof.json', facts)

@@ -75,9 +75,6 @@ def _bank_to_document(
 _heading_line = re.compile(r'#{1,6}(?:\s+(.*))?')
 _bullet = re.compile(r'(?:[-*+]|\d{1,3}[.)])\s+')
 
-def _says_something(line):
-    comment = line[:4] == '<!--' and line[-3:] == '-->'
-    return not comment and re.search(r'\w', line) is not None
 
 def pieces(text:str, categories:Iterable[str])->list[tuple[str, str]]: # Heading and text, both on one line
     "Bullets and paragraphs, each with the last heading above it that names a section"
@@ -89,7 +86,8 @@ def pieces(text:str, categories:Iterable[str])->list[tuple[str, str]]: # Heading
             name = _flat(title[1] or '')
             if _section(name, categories)[1] is not None:
                 heading = name
-        says = not title and _says_something(line)
+        is_comment = line.startswith('<!--') and line.endswith('-->')
+        says = not (title or is_comment) and re.search(r'\w', line)
         if says and wraps and not _bullet.match(line):
             out[-1][1].append(line)
         elif says:

@@ -17,7 +17,7 @@ from ..llm.command import copy_files
 from ..llm.reply import ChatReply
 from ..proof.agents import Agent, find_agent, run_agent
 from ..proof.evals import gradable, load_evals, skill_names
-from ..proof.prove import ended, Proof, prove
+from ..proof.prove import limits_at_end, Proof, prove
 from ..proof.runs import grade_run, ProofConfig
 from ..skills.skill_md import skill_files
 from .types import RolloutResult, SkillEnv
@@ -51,8 +51,8 @@ class AgentChat(Chat):
         texts = [m['content'] for m in messages]
         with tempfile.TemporaryDirectory(prefix='skillrl-') as tmp:
             skill = self.skill and _skill_folder(tmp, self.skill, *texts[:-1])
-            question = texts[-1] if skill else '\n\n'.join(texts)
-            run = run_agent(self.agent, question, folder or f'{tmp}/run', files, skill, self.config.model,
+            query = texts[-1] if skill else '\n\n'.join(texts)
+            run = run_agent(self.agent, query, folder or f'{tmp}/run', files, skill, self.config.model,
                             self.config.timeout)
         if run.error or run.failure and not self.skill: # Without a skill, it is not asked whose doing it was
             return ChatReply(status='infra_error', finish='', error=run.error or run.failure)
@@ -76,10 +76,10 @@ def _rollout(env, *, item, skill, target_client):
         grades = grade_run(item, run, folder/'outputs', env.chat, skill_names(env.client.skill))
     rate = grades['summary']['pass_rate']
     failures = [f'{f["text"]}: {f["evidence"]}' for f in grades['assertion_results'] if not f['passed']]
-    conversation = [dict(role='user', content=item.prompt),
-            dict(role='assistant', content=text)]
-    return RolloutResult(str(item.id), float(rate == 1), rate, 1, '; '.join(failures), question=item.prompt,
-                         reference_text=item.expected_output, predicted_answer=text, conversation=conversation)
+    conversation = [dict(role='user', content=item.prompt), dict(role='assistant', content=text)]
+    return RolloutResult(
+        str(item.id), float(rate == 1), rate, 1, '; '.join(failures), question=item.prompt,
+        reference_text=item.expected_output, predicted_answer=text, conversation=conversation)
 
 # %% ../../nbs/skillopt/10_eval_env.ipynb #ccd6df81
 class EvalEnv(SkillEnv):
@@ -115,7 +115,7 @@ def prove_best(
     "Write the best skill of a run, and say whether it helps more than the first"
     c, best = env.client, (path/'best_skill.md').read_bytes().decode()
     new = _skill_folder(path/'best_skill', c.skill, best)
-    is_over = any(map(ended, path.glob('proof/iteration-*')))
+    is_over = any(map(limits_at_end, path.glob('proof/iteration-*')))
     if is_over or best == env.get_initial_skill():
         return new, None
     return new, prove(new, c.agent, env.chat, c.skill, env.parts['test'], path/'proof', c.config)

@@ -12,7 +12,7 @@ from ..core.tables import shorten
 from ..llm.reply import Outage
 from .editor import Patch, apply_patch_with_report
 from .reflect import (
-    joined, merge_patches, rank_and_select, reflection_batches, run_minibatch_reflect)
+    distinct, merge_patches, rank_and_select, reflection_batches, run_minibatch_reflect)
 from .session import Session
 from .settings import edits_of_step
 from .gate import Parts, compute_score
@@ -92,7 +92,7 @@ def _gains(session, raw, item_of, before):
 # %% ../../nbs/skillopt/12_proposal.ipynb #706990da
 def _prove(session, p, row, item_of):
     "The patch `p` less the edits that nothing depends on; `row` notes what the others were missed on"
-    edits = joined(p.patch.edits)
+    edits = distinct(p.patch.edits)
 
     def text_of(places):
         patch = Patch([edits[k] for k in places])

@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['FORMS', 'record', 'fenced', 'message', 'Optimizer', 'reflection_batches', 'RawPatch', 'run_minibatch_reflect',
-           'joined', 'merge_patches', 'rank_and_select']
+           'distinct', 'merge_patches', 'rank_and_select']
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #80ee9a80
 import json, re
 from dataclasses import dataclass, field, replace
 from fastcore.basics import chunked, patch
-from functools import cache, partial
 from random import Random
 from typing import Any
 from ..core.concurrency import Journal, ThreadExecutor
@@ -69,7 +68,7 @@ def message(
     context:str='', # Notes on earlier steps
     **parts:str,    # Text by heading, `edit_budget=…` under `## Edit budget`
 )->str:
-    "A question to the optimizer, under headings that do not change"
+    "A query to the optimizer, under headings that do not change"
     parts = dict(current_skill=fenced(skill), context=context, **parts)
     return '\n\n'.join(f"## {k.replace('_', ' ').capitalize()}\n{text}" for k, text in parts.items() if text)
 
@@ -85,22 +84,18 @@ FORMS = dict( # Name of a prompt → schema of its answer
     ranking=object_of(reasoning=_TEXT, selected_indices=dict(type='array', items=_NUMBER)))
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #720a289d
-def _load_prompt(
-    name:str,                 # One of `FORMS`
-    overrides:dict|None=None, # Your own texts, by name
-)->str:                       # `ValueError` for an unknown name or an empty text
-    "The system message of one question"
-    overrides = overrides or {}
-    for key in (name, *overrides):
-        if key not in FORMS:
-            raise ValueError(f'there is no prompt {key!r}: use one of {", ".join(FORMS)}')
-    for key, text in overrides.items():
+def _load_prompts(
+    **overrides:str, # Your own texts, by name; `ValueError` for an unknown name or an empty text
+)->dict: # Name → text, with all of `FORMS`
+    "The system message of each query"
+    for name, text in overrides.items():
+        if name not in FORMS:
+            raise ValueError(f'there is no prompt {name!r}: use one of {", ".join(FORMS)}')
         if not str(text).strip():
-            raise ValueError(f'the prompt {key!r} is empty: give it a text, or leave it out')
-    if name in overrides:
-        return overrides[name]
+            raise ValueError(f'the prompt {name!r} is empty: give it a text, or leave it out')
     folder = data_path('prompts')/'skillopt'
-    return '\n'.join((folder/f'{f}.md').read_text(encoding='utf-8') for f in ('rules', name))
+    texts = {name: (folder/f'{name}.md').read_text(encoding='utf-8') for name in ('rules', *FORMS)}
+    return {name: f'{texts["rules"]}\n{texts[name]}' for name in FORMS} | overrides
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #a9ed6dc2
 @dataclass(eq=False)
@@ -114,13 +109,12 @@ class Optimizer:
     ledger:Ledger|None = None        # Where calls are entered
     step:int = 0
     usage:dict = field(default_factory=dict)  # Calls and tokens by stage
-    meters:list = field(default_factory=list) # A `Meter` for each question sent
-    lost:list = field(default_factory=list)   # Reasons of calls lost since the last answer
-    missed:int = 0                   # Calls lost in this step
+    meters:list = field(default_factory=list) # A `Meter` for each query
+    losses:list = field(default_factory=list) # Reasons of calls lost since the last answer
+    n_lost:int = 0                   # Calls lost in this step
 
     def __post_init__(self):
-        _load_prompt('ranking', self.prompt_overrides)  # An unknown name is an error now, not in an hour
-        self.prompt = cache(partial(_load_prompt, overrides=self.prompt_overrides)) # Name → system message
+        self.prompts = _load_prompts(**self.prompt_overrides)
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #cfa1d095
 _PATIENCE = 3
@@ -129,18 +123,18 @@ _PATIENCE = 3
 def _check_outcomes(self:Optimizer, stage, outcomes):
     "Count what was lost since the last answer; raise `Outage` where it is not luck"
     losses = [o['lost'] for o in outcomes if o['lost']]
-    self.lost = [*self.lost, *losses] if len(losses) == len(outcomes) else []
+    self.losses = [*self.losses, *losses] if len(losses) == len(outcomes) else []
     for_good = next(filter(FOR_GOOD.search, losses), '')
-    if for_good or len(self.lost) >= _PATIENCE:
+    if for_good or len(self.losses) >= _PATIENCE:
         raise Outage(f'{len(losses)} of {len(outcomes)} calls of stage {stage!r} to the optimizer were lost, '
                      f'one to {redact(for_good or losses[0])!r}: '
                      'check the address, the key and the network, then run again')
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #f0e63b8e
 @patch
-def _question(self:Optimizer, name, user, stage):
+def _query(self:Optimizer, name, user, stage):
     "Key and arguments of a call"
-    system, tokens = self.prompt(name), self.max_completion_tokens
+    system, tokens = self.prompts[name], self.max_completion_tokens
     parts = model_of(self.client), str(tokens), system, user
     call = dict(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
     if isinstance(self.client, Chat) and name not in self.prompt_overrides:
@@ -168,11 +162,11 @@ def _send(self:Optimizer, call):
 # %% ../../nbs/skillopt/08_reflect.ipynb #0f3717c3
 @patch
 def ask_many(self:Optimizer,
-    questions:list[tuple], # Pairs of a prompt's name and a user message
+    queries:list[tuple], # Pairs of a prompt's name and a user message
     stage:str,             # What the calls are entered under
 )->list[str|None]:         # Texts, None for a call that was lost; `Outage` when the model cannot be reached
-    "What the optimizer answers to each question"
-    calls = [self._question(*q, stage) for q in questions]
+    "What the optimizer answers to each query"
+    calls = [self._query(*q, stage) for q in queries]
     outcomes = [self.journal.get(key) for key, _ in calls]
     usages = [o['usage'] for (key, _), o in zip(calls, outcomes)
              if o and self.journal.claim(key)]
@@ -185,12 +179,12 @@ def ask_many(self:Optimizer,
     for i, o in zip(pending, new_outcomes):
         outcomes[i] = o
     self.usage[stage] = add_usage(self.usage.get(stage, {}), *usages, *[o['usage'] for o in new_outcomes])
-    self.missed += sum(bool(o['lost']) for o in new_outcomes)
+    self.n_lost += sum(bool(o['lost']) for o in new_outcomes)
     return [None if o['lost'] else o['text'] for o in outcomes]
 
 @patch
 def ask(self:Optimizer, name:str, user:str, stage:str)->str|None: # None for a lost call
-    "What the optimizer answers to one question; errors as of `ask_many`"
+    "What the optimizer answers to one query; errors as of `ask_many`"
     return self.ask_many([(name, user)], stage)[0]
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #abef2350
@@ -255,12 +249,12 @@ def run_minibatch_reflect(
         query = message(skill, context, edit_budget=budget, trajectories=trajectories)
         queries.append((prompts[side], query))
     replies = optimizer.ask_many(queries, 'analyst')
-    raw = [_raw_patch(text, side, batch, edit_budget, optimizer.prompt(prompts[side]))
+    raw = [_raw_patch(text, side, batch, edit_budget, optimizer.prompts[prompts[side]])
            for (side, batch), text in zip(batches, replies)]
     return [r for r in raw if r is not None]
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #001d7dc4
-def joined(edits:list[Edit])->list[Edit]:
+def distinct(edits:list[Edit])->list[Edit]:
     "`edits`, each once"
     once = {}
     for e in edits:
@@ -286,11 +280,11 @@ def merge_patches(
     groups = ['\n'.join([f'### Group {i}: {r.source_type}, {len(r.ids)} tasks', *_edit_lines(r.patch.edits)])
              for i, r in enumerate(raw, 1)]
     query = message(skill, context, edits='\n\n'.join(groups))
-    patch = _patch_in(optimizer.ask('merge_final', query, 'merge'), optimizer.prompt('merge_final'))
+    patch = _patch_in(optimizer.ask('merge_final', query, 'merge'), optimizer.prompts['merge_final'])
     if patch and (patch.edits or not patch.dropped): # It may decide against all
         return patch
     why = 'No usable merge: all edits that were proposed.'
-    edits = joined([e for r in raw for e in r.patch.edits])
+    edits = distinct([e for r in raw for e in r.patch.edits])
     return Patch(edits, why, patch.dropped if patch else [])
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #e514cf31
@@ -317,6 +311,6 @@ def rank_and_select(
     listing = '\n'.join(f'[{i}] {line}' for i, line in enumerate(_edit_lines(edits)))
     budget = f'Choose {max_edits} of {len(edits)} edits.'
     text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listing), 'ranking')
-    places = _chosen(text, len(edits), optimizer.prompt('ranking'))
+    places = _chosen(text, len(edits), optimizer.prompts['ranking'])
     best = [edits[i] for i in places] if places else edits
     return replace(patch, edits=best[:max_edits])

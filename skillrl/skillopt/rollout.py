@@ -208,18 +208,14 @@ def play_round(self:_RolloutStage)->None:
         if e.error:
             raise e.error
 
-@patch
-def _has_another_round(self:_RolloutStage):
-    if not self.open() or self.lost_for_good():
-        return False
-    return not (self.is_hopeless() and self.entries[0].tries > self.retries)
-
 # %% ../../nbs/skillopt/05_rollout.ipynb #9fc925f6
 @patch
 def play(self:_RolloutStage)->list: # Outage when too many are lost
     "A result for each item"
     began, pause = monotonic(), 0
-    while self._has_another_round():
+    while self.open() and not self.lost_for_good():
+        if self.is_hopeless() and self.entries[0].tries > self.retries:
+            break
         if pause:
             sleep(max(0, began + pause - monotonic()))
         began, pause = monotonic(), 2*pause or self.pause

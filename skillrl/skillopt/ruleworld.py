@@ -65,12 +65,12 @@ class RuleTarget:
         text = 'right' if rng.random() < _chance(system, user, self.hurry_factor) else 'wrong'
         return text, _usage(f'{system} {user}', text)
 
-def _usage(read, written):
-    n_read, n_written = len(read.split()), len(written.split())
+def _usage(prompt, reply):
+    n_read, n_written = len(prompt.split()), len(reply.split())
     return dict(prompt_tokens=n_read, completion_tokens=n_written, total_tokens=n_read + n_written, calls=1)
 
 # %% ../../nbs/skillopt/04_ruleworld.ipynb #d6550cee
-def _rollout(item, skill, target_client):
+def _rollout(world, *, item, skill, target_client):
     "The fields of a `RolloutResult`: `target_client` writes the invoice `item` with `skill` before it"
     seed = getattr(target_client, 'seed', None)
     extra = {} if seed is None else dict(seed=seed)
@@ -112,9 +112,7 @@ class RuleWorld(SkillEnv):
         "A document that minds no rule"
         return 'Write the invoice.\n'
 
-    def rollout_one(self, *, item:dict, skill:str, target_client:object)->dict:
-        "The fields of a `RolloutResult`; `hard` and `soft` are 0 or 1"
-        return _rollout(item, skill, target_client)
+    rollout_one = _rollout
 
     def truth(self, skill:str)->float: # From 0 to 1
         "Exact success with `skill`"

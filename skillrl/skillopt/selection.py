@@ -170,11 +170,6 @@ def _is_missed(session, lines, k):
     return bool(parts.run(play))
 
 # %% ../../nbs/skillopt/13_selection.ipynb #7e1bed7a
-def _added_lines(state):
-    "Line numbers of the best skill that the first one lacks"
-    old = {line.strip() for line in state.initial.splitlines()} | {''}
-    return [k for k, line in enumerate(state.best.splitlines()) if line.strip() not in old]
-
 def _without_line(lines, k):
     "The text of `lines` without line `k`, and without a blank line that only set it apart"
     before, after = lines[:k], lines[k + 1:]
@@ -186,7 +181,9 @@ def _prune(session):
     "Take from the best skill what is not missed; the lines that went"
     s = session.draft.state
     removed_lines = []
-    for k in reversed(_added_lines(s)):
+    old = {line.strip() for line in s.initial.splitlines()} | {''}
+    places = [k for k, line in enumerate(s.best.splitlines()) if line.strip() not in old]
+    for k in reversed(places):
         lines = s.best.splitlines(keepends=True)
         if not _is_missed(session, lines, k):
             removed_lines.append(lines[k].strip())

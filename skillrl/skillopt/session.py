@@ -152,7 +152,6 @@ class Session:
         optimizer:Any, # Client that edits; ValueError if a limit in USD lacks a price
         initial:str|None=None,  # Skill to begin with; None takes the environment's
         prompts:dict|None=None, # Of the optimizer: name → text
-        executor:ThreadExecutor|None=None, # For rollouts; None takes threads
     ):
         initial = env.get_initial_skill() if initial is None else initial
         initial = (initial or '').encode(errors='replace').decode()  # Half a surrogate pair fits into no file
@@ -162,7 +161,7 @@ class Session:
         self.limits = RunLimits(config, target=target, optimizer=optimizer)
         self.optimizer = Optimizer(optimizer, dict(prompts or {}), config.optimizer_max_completion_tokens,
                                    ThreadExecutor(config.workers), ledger=self.limits.ledger)
-        self.executor = executor or ThreadExecutor(config.workers, config.rollout_timeout or None)
+        self.executor = ThreadExecutor(config.workers, config.rollout_timeout or None) # For rollouts
         self.start = OptState(initial, initial, initial)
         self.next = 0 # The step to come; 0 is the measurement before the first
         self._begin_with(self.start)
@@ -289,7 +288,7 @@ def total_usage(self:Session)->dict: # Role → stage → usage
 @patch
 def paid(self:Session)->dict: # Role → stage → usage
     "All that was ever paid for the run, as far as it is known"
-    return combine(max, self.total_usage(), self.events.bill.paid)
+    return combine(max, self.total_usage(), self.events.bill.usage)
 
 # %% ../../nbs/skillopt/11_session.ipynb #620b4a0b
 @patch
@@ -297,7 +296,7 @@ def begin(self:Session, final:bool=False, **record:Any)->None:
     "Begin a step, of which `record` is what is known, or the final measurement"
     self.draft, self.final = _Draft(self.state, record), final
     o = self.optimizer
-    o.usage, o.missed = {}, 0
+    o.usage, o.n_lost = {}, 0
     o.step = self.next
     is_over = final and not self.limited # What a step has paid for before a limit broke it off is kept
     o.journal = self.run.begin(None if is_over else self.next)

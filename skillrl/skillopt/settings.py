@@ -103,17 +103,17 @@ def combine(how:Callable, *usages:dict)->dict:
 @dataclass
 class Bill:
     "What all stages took, in this process and earlier ones"
-    paid:dict = field(default_factory=lambda: dict(target={}, optimizer={})) # Role → stage → usage
-    played:int = 0            # Rollouts
+    usage:dict = field(default_factory=lambda: dict(target={}, optimizer={})) # Role → stage → usage
+    rollouts:int = 0          # Played
     largest:int = 0           # Tokens that one call of them might have taken
     each:dict = field(default_factory=add_usage) # Usage of a rollout, in the stages where it was most
 
     def add(self, row:dict)->None:
         "Add the end of a stage: its `role`, `paid` by stage; `played` and `largest` for rollouts"
         if 'paid' in row:
-            self.paid = combine(sum, self.paid, {row['role']: row['paid']})
+            self.usage = combine(sum, self.usage, {row['role']: row['paid']})
         if row.get('played'):
-            self.played += row['played']
+            self.rollouts += row['played']
             self.largest = max(self.largest, row['largest'])
             usage = add_usage(*row['paid'].values())
             self.each = combine(max, self.each, {k: math.ceil(n/row['played']) for k, n in usage.items()})
@@ -157,9 +157,9 @@ def counts(self:RunLimits,
     "`usage` as a `Ledger` counts"
     counts = {model_of(self.clients['target']): (0, reads, writes)}
     for role, stages in usage.items():
-        model, use = model_of(self.clients[role]), add_usage(*stages.values())
-        calls, read, wrote = counts.get(model, (0, 0, 0))
-        counts[model] = calls + use['calls'], read + use['prompt_tokens'], wrote + use['completion_tokens']
+        model, total = model_of(self.clients[role]), add_usage(*stages.values())
+        more = [total[k] for k in ('calls', 'prompt_tokens', 'completion_tokens')]
+        counts[model] = tuple(map(sum, zip(counts.get(model, (0, 0, 0)), more)))
     return counts
 
 @patch
@@ -188,7 +188,7 @@ def check(self:RunLimits,
     except BudgetExceeded as e:
         raise BudgetExceeded(str(e).replace('a call of', f'{n} rollouts of')) from None
     calls, most = add_usage(*usage['target'].values())['calls'], self.config.max_target_calls
-    each = max(1, calls/max(1, bill.played))
+    each = max(1, calls/max(1, bill.rollouts))
     keep = later if each == 1 else math.ceil(_CARE*each*later)
     need = math.ceil(each*n) + keep
     self.asked, self.room = count(1), most - calls - keep
