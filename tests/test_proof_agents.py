@@ -175,7 +175,7 @@ def test_a_skill_is_opened_by_its_tool_and_by_read():
 
 def test_what_it_took_is_told_by_kind():
     usage = dict(input_tokens=10, cache_read_input_tokens=100, cache_creation_input_tokens=5, output_tokens=7)
-    run = AGENTS['claude'].read(stream(usage=usage, total_cost_usd=.5))
+    run = AGENTS['claude'].reader(stream(usage=usage, total_cost_usd=.5))
     assert (run.tokens, run.written, run.cached, run.usd) == (122, 7, 100, .5)
 
 def test_a_proof_beside_a_skill_and_its_history_stay_behind(skill, script, tmp_path):

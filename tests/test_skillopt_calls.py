@@ -18,8 +18,8 @@ from skillrl.skillopt.editor import apply_patch_with_report, Edit, Patch
 from skillrl.skillopt.proposal import notes_text
 from skillrl.skillopt.qa import _BARE, _qa_score, f1, says, SimpleQAEnv, words
 from skillrl.skillopt.reflect import (
-    _chosen, _excerpt, _load_prompts, _patch_in, distinct, fenced, FORMS, merge_patches, message, Optimizer,
-    rank_and_select, RawPatch, record, reflection_batches, run_minibatch_reflect)
+    _excerpt, _load_prompts, _patch_in, _places_in, distinct, fenced, FORMS, merge_patches, message,
+    Optimizer, rank_and_select, RawPatch, record, reflection_batches, run_minibatch_reflect)
 from skillrl.skillopt.rollout import items_hash, items_of, run_rollout
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.skillopt.trainer import SkillOptTrainer
@@ -1046,8 +1046,8 @@ def test_C5_a_ranking_that_chooses_nothing_falls_back_to_the_order(reply):
 
 
 def test_C7_digit_strings_are_places_and_booleans_are_not():
-    assert _chosen('{"selected_indices": ["1", "0"]}', 3) == [1, 0]
-    assert _chosen('{"selected_indices": [true, false]}', 3) == []
+    assert _places_in('{"selected_indices": ["1", "0"]}', 3) == [1, 0]
+    assert _places_in('{"selected_indices": [true, false]}', 3) == []
 
 
 EDIT = '{"op": "append", "content": "Say EUR."}'
@@ -1085,7 +1085,7 @@ def test_a_repeated_example_is_not_taken_for_the_answer():
         said = _patch_in(f'{{"edits": [{EDIT}]}}, in the form of {example}', _load_prompts()[name])
         assert [e.content for e in said.edits] == ['Say EUR.']
     example = json.dumps(_example_in(_load_prompts()['ranking']))
-    assert _chosen(f'{{"selected_indices": [1]}} as in {example}', 3, _load_prompts()['ranking']) == [1]
+    assert _places_in(f'{{"selected_indices": [1]}} as in {example}', 3, _load_prompts()['ranking']) == [1]
 
 
 def test_what_is_no_proposal_is_none():

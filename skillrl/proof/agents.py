@@ -61,7 +61,7 @@ _ELSEWHERE = re.compile(r'''
     |model.{0,60}(?:not\ found|not\ exist|not\ supported|no\ access)
     |there\ is\ no\ program|argument\ list\ too\ long''', re.I | re.X)
 
-def _blamed(run, why, is_elsewhere=False):
+def _blame(run, why, is_elsewhere=False):
     "`run` with the reason `why`: an `error` if neither the agent nor its skill brought it about"
     kind = 'error' if is_elsewhere or _ELSEWHERE.search(why) else 'failure'
     return replace(run, **dict(error='', failure='') | {kind: why})
@@ -87,7 +87,7 @@ def _paths_read(text):
 # %% ../../nbs/proof/01_agents.ipynb #9daf150c
 _INSTALLED = re.compile(r'(?:^|/)(?:\.\w+|opencode)/skills/([^/]+)/SKILL\.md$')
 
-def _opened(calls):
+def _skills_in(calls):
     "Names of the skills that the `calls`, pairs of a tool and what it was given, have opened"
     for tool, arguments in calls:
         arguments = arguments if isinstance(arguments, dict) else dict(command=arguments)
@@ -135,7 +135,7 @@ def openings(
     calls = [(str(tool), arguments) for r in _of_this_run(records) for tool, arguments in _calls(r)]
     if _REVIEW.search(query):
         calls = [(tool, arguments) for tool, arguments in calls if 'skill' in tool.lower()]
-    skills = [name for pattern in _opened(calls) for name in fitting(names, pattern) or [pattern]]
+    skills = [name for pattern in _skills_in(calls) for name in fitting(names, pattern) or [pattern]]
     return list(dict.fromkeys(skills))
 
 # %% ../../nbs/proof/01_agents.ipynb #cb5dc14f
@@ -314,7 +314,7 @@ def _environment(agent, home):
     return safe_env(variables | {k: v.format(home) for k, v in _OWN.items()}), secret, logins
 
 # %% ../../nbs/proof/01_agents.ipynb #8c0b1a10
-def _filled(command, values):
+def _arguments(command, values):
     "The arguments in `command`, with `values` in the places that have their names"
     parts = [c for c in shlex.split(command) if values['model'] or '{model}' not in c]
     return [re.sub(r'\{(\w+)\}', lambda m: str(values.get(m[1], m[0])), part) for part in parts]
@@ -359,7 +359,7 @@ def _read(agent, stdout, session):
         return AgentRun(error=_UNKNOWN)
 
 # %% ../../nbs/proof/01_agents.ipynb #8d86bab7
-def _settled(run, end, name, timeout):
+def _with_reason(run, end, name, timeout):
     "`run` with its `error` or `failure`, after the `end` of the program `name`"
     why = run.error
     if end.code is None or end.code and why in ('', _UNKNOWN):
@@ -368,10 +368,10 @@ def _settled(run, end, name, timeout):
         why = f'{name} could not do its work ({clip(why, 300)}): run it by hand'
     if end.code is None:
         return replace(run, error='', failure=why)
-    return _blamed(run, why, end.code in (126, 127))
+    return _blame(run, why, end.code in (126, 127))
 
 # %% ../../nbs/proof/01_agents.ipynb #8fe0e56b
-def _kept_logs(agent, home, end, keys, folder):
+def _keep_logs(agent, home, end, keys, folder):
     "Keep what a program has printed, and its session; both files, or twice the first"
     stdout = session = folder/'stdout.txt'
     stdout.write_text(end.out, encoding='utf-8')
@@ -382,21 +382,21 @@ def _kept_logs(agent, home, end, keys, folder):
     return stdout, session
 
 # %% ../../nbs/proof/01_agents.ipynb #37740ea0
-def _worked(agent, values, timeout, folder):
+def _run_program(agent, values, timeout, folder):
     "The run of a program in the folders that were laid out, with what it left in `folder`"
     env, keys, logins = _environment(agent, values['home'])
     words = (*shlex.split(agent.command), *(v for k, v in env.items() if re.match(_PASSED, k)))
     box = Sandbox((values['home'].parent,), logins, words, agent.hide, network=True)
     asks = '{prompt}' in agent.command or '{task}' in agent.command
     try:
-        line = _filled(agent.command, values)
+        line = _arguments(agent.command, values)
         stdin = os.devnull if asks else values['task']
         end = run_program(line, values['folder'], env, timeout, 16_000_000, stdin, box)
     except OSError as e:
         end = Ended(127, '', str(e))
     end = Ended(end.code, redact(end.out, keys), redact(end.err, keys))
-    stdout, session = _kept_logs(agent, values['home'], end, keys, folder)
-    run = _settled(_read(agent, stdout, session), end, agent.name, timeout)
+    stdout, session = _keep_logs(agent, values['home'], end, keys, folder)
+    run = _with_reason(_read(agent, stdout, session), end, agent.name, timeout)
     run.opened = openings(JsonlLog(stdout).read(bad=[]), values['names'], values['prompt'])
     left_out = []
     try:
@@ -408,7 +408,7 @@ def _worked(agent, values, timeout, folder):
     return run
 
 # %% ../../nbs/proof/01_agents.ipynb #43477ee2
-def _asked(chat, prompt, files, skill, name):
+def _run_chat(chat, prompt, files, skill, name):
     "What `chat` answers; `name` tells this run from others of the same words"
     file_blocks = [f'<file name="{k}">\n{_text(path)}\n</file>' for k, path in files.items()]
     skill_block = [_in_prompt(skill)] if skill else []
@@ -416,7 +416,7 @@ def _asked(chat, prompt, files, skill, name):
     try:
         reply = chat.replies([messages], [name])[0]
     except Outage as e:
-        return _blamed(AgentRun(), str(e))
+        return _blame(AgentRun(), str(e))
     run = AgentRun(reply.text, failure='' if reply.ok else reply.error)
     if not reply.cached:
         run.tokens, run.written = reply.tokens, reply.completion_tokens
@@ -480,9 +480,9 @@ def run_agent(
         (new_folder/'outputs').mkdir()
         if agent.chat is None:
             values = _lay_out(agent, place, prompt, files or {}, skill)
-            run = _worked(agent, values | dict(model=model), timeout, new_folder)
+            run = _run_program(agent, values | dict(model=model), timeout, new_folder)
         else:
-            run = _asked(agent.chat, prompt, files or {}, skill, Path(folder).name)
+            run = _run_chat(agent.chat, prompt, files or {}, skill, Path(folder).name)
         run.seconds = monotonic() - began
         if skill and not agent.skills:
             run.opened.append(skill.name)

@@ -51,7 +51,7 @@ def _first(d, names):
     return next((d[name] for name in names.split() if d.get(name) is not None), None)
 
 # %% ../../nbs/proof/02_eval_files.ipynb #5f001328
-_kept = TemporaryDirectory(prefix='skillrl-') # Texts that stand in evals, as files
+_text_folder = TemporaryDirectory(prefix='skillrl-') # Texts that stand in evals, as files
 
 def _files(folder, entry):
     "Path in the run's folder → file of what `files` of an eval in `folder` means by `entry`"
@@ -61,7 +61,7 @@ def _files(folder, entry):
     files = {}
     if isinstance(text, str):
         data = text.encode(errors='replace')
-        files = {name: atomic_write(Path(_kept.name)/sha256(data).hexdigest(), data)}
+        files = {name: atomic_write(Path(_text_folder.name)/sha256(data).hexdigest(), data)}
     for key in (name, f'evals/{name}'):
         below = {k: p for k, p in skill_files(folder).items() if f'{k}/'.startswith(f'{key}/')}
         files = files or {f'{name}{k.removeprefix(key)}': p for k, p in below.items()}
@@ -79,7 +79,7 @@ def _require_spelling(d, *kinds):
             raise ValueError(f'`{k}` is not read: did you mean `{near[0]}`?')
 
 # %% ../../nbs/proof/02_eval_files.ipynb #9942ce93
-def _typed(d):
+def _checks_of_type(d):
     "The checks that an assertion with a type means, none where code cannot tell"
     words = re.findall('[A-Za-z][a-z]*', str(d.get('type', '')))
     means = {meaning for word in words for meaning in _names['words'].get(word.lower(), '?').split()}
@@ -96,12 +96,12 @@ def _typed(d):
             for p in patterns if means & {'matches', 'contains'}]
 
 # %% ../../nbs/proof/02_eval_files.ipynb #e94c95b0
-def _stated(statement):
+def _assertions_in(statement):
     "The assertions in a text or an object"
     d = dict(text=statement) if isinstance(statement, str) else statement
     assert_object(d, 'assertion')
     _require_spelling(d, 'text', 'typed')
-    checks = [d['check']] if isinstance(d.get('check'), dict) else _typed(d)
+    checks = [d['check']] if isinstance(d.get('check'), dict) else _checks_of_type(d)
     for check in checks:
         require_check(check)
     texts = {k: v for k, v in d.items() if isinstance(v, str) and v.strip()}
@@ -111,7 +111,7 @@ def _stated(statement):
     return [Assertion(text_field(dict(text=text), 'text', 2000), check) for check in checks or [None]]
 
 # %% ../../nbs/proof/02_eval_files.ipynb #c44e7add
-def _listed(d, kind)->Iterator:
+def _entries(d, kind)->Iterator:
     "What the lists of `d` hold that mean `kind`, those that are there"
     for name in _SPELLED[kind].split():
         entries = [d[name]] if isinstance(d.get(name), str) else d.get(name) or []
@@ -122,9 +122,9 @@ def _listed(d, kind)->Iterator:
 def _assertions(d, expected_output):
     "All that is to be said of what the eval `d` leaves, each text once"
     whole = f'What came out is this: {expected_output}'[:2000]
-    statements = [*_listed(d, 'assertions')] or [whole]*bool(expected_output)
+    statements = [*_entries(d, 'assertions')] or [whole]*bool(expected_output)
     by_text = {}
-    for one in (a for d in statements for a in _stated(d)):
+    for one in (a for d in statements for a in _assertions_in(d)):
         before = by_text.get(one.text)
         if before and before.check not in (None, one.check):
             one.text = f'{one.text}: {json.dumps(one.check)}'[:2000]
@@ -143,7 +143,7 @@ def _eval(folder, d, n=0):
     name = re.sub(r'[^\w.-]+', '-', str(id)).strip('.-')[:64] # It names a folder
     if type(id) not in (int, str) or not name:
         raise ValueError(f'`id` is {id!r}: give a number, or a text with a letter or a digit')
-    files = dict(pair for entry in _listed(d, 'files') for pair in _files(folder, entry).items())
+    files = dict(pair for entry in _entries(d, 'files') for pair in _files(folder, entry).items())
     words, assertions = str(expected_output or '')[:100_000], _assertions(d, expected_output)
     if 'should_trigger' in d and not assertions:
         raise ValueError('`should_trigger` makes this a query: give the file to --triggers')
@@ -216,7 +216,7 @@ def _template(text):
     return [dict(id=n + 1, prompt=prompt, assertions=[assertions[n % len(assertions)]]) for n in range(6)]
 
 # %% ../../nbs/proof/02_eval_files.ipynb #cc1e8d1a
-def _drafted(folder, text, chat):
+def _draft_by(folder, text, chat):
     "Evals that `chat` writes, those that load and run no program; ValueError if there is none"
     query = as_data(text, 50_000)
     reply = chat.reply([dict(role='system', content=_DRAFT), dict(role='user', content=query)])
@@ -242,5 +242,5 @@ def draft_evals(
     if path.exists():
         raise FileExistsError(f'{path} is there already: edit it, or move it away')
     text = own_text(folder)
-    content = dict(evals=_drafted(folder, text, chat)) if chat else dict(how_to=_HOW, evals=_template(text))
+    content = dict(evals=_draft_by(folder, text, chat)) if chat else dict(how_to=_HOW, evals=_template(text))
     return write_json(path, dict(skill_name=folder.name) | content)

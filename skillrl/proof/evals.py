@@ -29,7 +29,7 @@ def _finding(text, is_met, evidence, by):
 # %% ../../nbs/proof/03_evals.ipynb #3b45f1d4
 _ARMS = ('with_skill', 'without_skill', 'old_skill', 'SKILL.md', '.claude/skills', '.agents/skills')
 
-def _blinded(text, hide):
+def _blind(text, hide):
     "`text` without keys and without what tells the arm: paths and names, those in `hide` too"
     either = '|'.join(map(re.escape, sorted({*_ARMS, *hide}, key=len, reverse=True)))
     return re.sub(rf'(?<![\w-])(?:{either})(?![\w-]|\.\w)', '[…]', redact(text), flags=re.I)
@@ -38,13 +38,13 @@ def _blinded(text, hide):
 _ONE, _ALL = 20_000, 80_000 # Most characters of one text, and of all
 _MOST = 200 # Files
 
-def _shown(run, hide):
+def _outputs(run, hide):
     "Name → text of what a judge sees of `run`, None for what is no text; the name '' is that of the answer"
     outputs = {}
     for name in ['', *run.files][:_MOST + 1]:
-        label = _blinded(name, hide)
+        label = _blind(name, hide)
         try:
-            outputs[label] = _blinded(run.text(name)[:_ONE], hide)
+            outputs[label] = _blind(run.text(name)[:_ONE], hide)
         except ValueError:
             outputs[label] = None
     return outputs
@@ -67,7 +67,7 @@ def _query(eval, assertions, outputs, hide):
     lines = [f'{name}: {text}' for name, text in zip(names, texts)]
     rest = dict(Task=eval.prompt, Expected=eval.expected_output)
     rest |= {f'Assertion {n}': text for n, text in enumerate(assertions, 1)}
-    task_lines = [f'{what}: {as_data(_blinded(text, hide), _ONE)}' for what, text in rest.items()]
+    task_lines = [f'{what}: {as_data(_blind(text, hide), _ONE)}' for what, text in rest.items()]
     user = '\n'.join([*shorten(lines, _ALL), *task_lines])
     return [dict(role='system', content=_RULES), dict(role='user', content=user)]
 
@@ -139,7 +139,7 @@ def _judged_finding(text, is_met, quote, outputs):
 # %% ../../nbs/proof/03_evals.ipynb #02f3c588
 def _by_judge(eval, assertions, run, chat, hide):
     "What `chat` finds of `assertions`; ValueError or `Outage` if it says nothing of use"
-    outputs = _shown(run, hide)
+    outputs = _outputs(run, hide)
     system, user = _query(eval, assertions, outputs, hide)
     try:
         answers = _answers(chat.reply([system, user]), len(assertions))

@@ -111,7 +111,7 @@ def prove_members(
     yield from _read_together(members, alpha)
 
 # %% ../../nbs/proof/08_family.ipynb #1cb342bf
-def _told(claim):
+def _claim_text(claim):
     e = claim.effect
     return f'{claim.verdict} {e.mean:+.2f} [{e.low:+.2f}, {e.high:+.2f}]'
 
@@ -121,7 +121,7 @@ def _row(m):
         return [m.folder.name, m.verdict, '', '', '', '', m.error or '']
     facts = m.proof.facts
     arms = facts['losses'].values()
-    these, like = [*map(_told, m.proof.analysis.claims), ''][:2]
+    these, like = [*map(_claim_text, m.proof.analysis.claims), ''][:2]
     losses = ', '.join(f'{arm["lost"] + arm["failed"]} of {arm["tries"]}' for arm in arms)
     early = f', ended early: {facts["limit"]}' if facts['limit'] else ''
     which = f'no. {m.proof.folder.name.rpartition("-")[2]}, against {m.versus}{early}'
@@ -149,7 +149,7 @@ def _git(top, *words, why='git cannot tell what has changed', **env):
         raise ValueError(f'{why} ({clip(os.fsdecode(process.stderr))})')
     return os.fsdecode(process.stdout)
 
-def _compared(m, changes, before, base):
+def _comparison(m, changes, before, base):
     "`m` with what it is compared with; None if nothing of it is among the paths `changes`"
     real = m.folder.resolve()
     targets = {p.resolve() for p in skill_files(real).values()}
@@ -181,5 +181,5 @@ def changed_members(
     names = _git(top, 'diff-index', '--cached', '--name-only', '--no-renames', '-z', commit)
     names += _git(top, 'ls-files', '-z', '-m', '-o', '--exclude-standard')
     changes = {top/name for name in names.split('\0') if name}
-    comparisons = [_compared(m, changes, old/m.folder.relative_to(top), base) for m in members]
+    comparisons = [_comparison(m, changes, old/m.folder.relative_to(top), base) for m in members]
     return [m for m in comparisons if m]

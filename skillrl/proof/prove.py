@@ -57,7 +57,7 @@ def _plan(course, alpha):
     alpha = proof_alpha(1 + len(course.earlier), alpha)
     return ProofPlan(config.rounds, config.effect, alpha, config.no_worse or None, config.panel, config.seed)
 
-def _analysed(course, plan):
+def _analysis(course, plan):
     "What the rounds so far say"
     return analyse(plan, course.gains, course.without, sum(course.earlier, []))
 
@@ -70,7 +70,7 @@ def _play(course, plan):
         course.gains.append([None if None in pair else pair[0] - pair[1] for pair in pairs])
         course.without.append([without for _, without in pairs])
         course.give_up()
-        if course.limit or _analysed(course, plan).stopped:
+        if course.limit or _analysis(course, plan).stopped:
             return
 
 # %% ../../nbs/proof/06_prove.ipynb #8896765c
@@ -117,11 +117,11 @@ def _summary(rows):
 
 def _never_differs(rows):
     "Assertions of each eval that say the same of all runs, and whether they hold"
-    outcomes = {}
+    answers = {}
     for row in rows:
         for a in row['expectations']:
-            outcomes.setdefault((row['eval_id'], a['text']), set()).add(a['passed'])
-    return [[*key, True in values] for key, values in outcomes.items() if len(values) == 1]
+            answers.setdefault((row['eval_id'], a['text']), set()).add(a['passed'])
+    return [[*key, True in values] for key, values in answers.items() if len(values) == 1]
 
 # %% ../../nbs/proof/06_prove.ipynb #1f7a822a
 def _cost(bill):
@@ -301,7 +301,7 @@ def course_of(agent:Agent, judge:Chat|None, config:ProofConfig, arms:dict, evals
     course.check_limits()
     return course
 
-def _prepared(skill, agent, judge=None, against=None, evals=None, workspace=None, config=None):
+def _course(skill, agent, judge=None, against=None, evals=None, workspace=None, config=None):
     "The course of a proof of `skill`"
     skill, config = Path(skill).resolve(), config or ProofConfig()
     cases = evals if isinstance(evals, list) else load_evals(skill, evals)
@@ -312,14 +312,14 @@ def _prepared(skill, agent, judge=None, against=None, evals=None, workspace=None
                      ungraded=hindrances, skill_caveats=caveats(skill))
 
 # %% ../../nbs/proof/06_prove.ipynb #0734163e
-def _kept(course, plan):
+def _write_proof(course, plan):
     "The proof that the runs of `course` make, with its files"
-    analysis, number = _analysed(course, plan), 1 + len(course.earlier)
+    analysis, number = _analysis(course, plan), 1 + len(course.earlier)
     p = min(1., analysis.p/proof_alpha(number, 1.))
     facts = _facts(course, analysis, plan) | dict(number=number, alpha=plan.alpha, p=p)
     write_json(course.root/'benchmark.json', _benchmark(course, facts))
     write_json(course.root/'proof.json', facts)
-    return Proof(course.root, analysis, facts, lambda alpha: _kept(course, _plan(course, alpha)))
+    return Proof(course.root, analysis, facts, lambda alpha: _write_proof(course, _plan(course, alpha)))
 
 # %% ../../nbs/proof/06_prove.ipynb #229c39da
 def prove(
@@ -332,12 +332,12 @@ def prove(
     config:ProofConfig|None=None, # None takes the defaults
 )->Proof: # ValueError for a skill or evals that will not do; `RunStopped` if no run can be counted
     "Run `agent` with the skill and without it until the plan is sure, and write down what that shows"
-    course = _prepared(skill, agent, judge, against, evals, workspace, config)
+    course = _course(skill, agent, judge, against, evals, workspace, config)
     plan = _plan(course, course.config.alpha)
     with RunFolder(course.root, sign(course.about, course.root/'config.json'), None):
         course.recall()
         _play(course, plan)
-        return _kept(course, plan)
+        return _write_proof(course, plan)
 
 # %% ../../nbs/proof/06_prove.ipynb #3bf3522b
 _TOKENS = dict(tokens=52_000, written=2_000, failure='') # Of a run where none was made yet, a guess
@@ -347,7 +347,7 @@ def estimate(
     **more:object,
 )->str: # ValueError as from `prove`
     "Runs and dollars that a proof would take, with nothing begun"
-    course = _prepared(*args, **more)
+    course = _course(*args, **more)
     files = course.root.parent.glob('iteration-*/eval-*/*/run-*/run.json')
     runs = [run for run in map(read_signed, files) if run and run['tokens']]
     bills = [course.bill(run) for run in runs or [_TOKENS]]

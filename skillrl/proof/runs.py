@@ -235,7 +235,7 @@ class _Judge:
         return reply
 
 # %% ../../nbs/proof/05_runs.ipynb #9968947f
-def _graded(course, e, run, place):
+def _grades(course, e, run, place):
     "What `grading.json` says of a run, which is graded now if need be"
     file, seconds = place/'grading.json', run['seconds']
     grades = read_signed(file)
@@ -288,7 +288,7 @@ def _attempt(course, e, key):
         _remove(place)
         return _lose(course, key, run['error'])
     try:
-        grades = _graded(course, e, run, place)
+        grades = _grades(course, e, run, place)
     except OSError as error: # The judge is away
         return _lose(course, key, str(error))
     result = grades['summary'] | dict(time_seconds=run['seconds'], tokens=run['tokens'])

@@ -68,7 +68,7 @@ def _share(outcomes, level):
     return Rate(average(values) if values else math.nan, low, high, len(values))
 
 # %% ../../nbs/proof/07_triggers.ipynb #8d68fb94
-def _installed(skill, place):
+def _install(skill, place):
     "The folder `place`, with the skill and those beside it, without what agents may not see"
     for path in sorted(skill.parent.glob('[!.]*/SKILL.md')):
         copy_files(shown_files(path.parent), place/path.parent.name)
@@ -183,7 +183,7 @@ def prove_triggers(
     evals = [Eval(n, query, '', {}, [_WHATEVER], skill) for n, query in enumerate(queries, 1)]
     there = replace(agent, skills=str(Path(agent.skills).parent))
     with TemporaryDirectory() as tmp:
-        arms = {_ARM: _installed(skill, Path(tmp)/'skills')}
+        arms = {_ARM: _install(skill, Path(tmp)/'skills')}
         place = Path(workspace or f'{skill}-workspace')/'triggers'
         course = course_of(there, None, config, arms, evals, place, skill=skill.name, asked=queries)
         with RunFolder(course.root, sign(course.about, course.root/'config.json'), None):

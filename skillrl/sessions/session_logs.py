@@ -99,7 +99,7 @@ def _records(log):
 def _in_order(records, log):
     "New records, each after the one that it goes on from, wherever that stands in the file"
     waiting = defaultdict(list)
-    for r in chain(records, _released(waiting)):
+    for r in chain(records, _release(waiting)):
         ready = [r]
         while ready:
             r = ready.pop()
@@ -115,7 +115,7 @@ def _in_order(records, log):
                 yield r
                 ready += reversed(waiting.pop(uuid, []))
 
-def _released(waiting):
+def _release(waiting):
     "What goes on from a record that no file holds"
     while waiting:
         for r in waiting.pop(next(iter(waiting))):

@@ -199,7 +199,7 @@ class BankEnv(SkillEnv):
 
     def rollout_one(self, *, item:dict, skill:str, target_client:Any=None)->RolloutResult:
         "The episode of `item`, lost if `skill` cannot be read; `ValueError` for an item of another suite"
-        return _played(self, item, skill, target_client)
+        return _play(self, item, skill, target_client)
 
 # %% ../../nbs/skillopt/09_bank_env.ipynb #83954bc7
 @patch
@@ -269,7 +269,7 @@ def _as_result(t, bank, config):
                          extras=dict(skills=ids))
 
 # %% ../../nbs/skillopt/09_bank_env.ipynb #0b284f9d
-def _played(env, item, skill, client):
+def _play(env, item, skill, client):
     "The episode of `item` under the document `skill`, as a result"
     game, suite = env.games.get(item['id']), env.suite
     if game is None:

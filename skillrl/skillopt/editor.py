@@ -105,12 +105,12 @@ def _edges(text):
     before = len(text) - len(text.lstrip())
     return text[:before], text[len(text.rstrip()):]
 
-def _replaced(text, span, content):
+def _replace(text, span, content):
     a, b = span
     before, behind = _edges(text[a:b])
     return text[:a] + before + content + behind + text[b:]
 
-def _deleted(text, span):
+def _delete(text, span):
     a, b = span
     edges = ''.join(_edges(text[a:b]))
     blank = ' \t' if '\n' in edges else ''
@@ -126,27 +126,27 @@ def _head(skill):
     "The front matter of `skill`, by which agents find it; empty if it has none"
     return _front.match(skill)[0]
 
-def _inserted(text, span, content):
+def _insert(text, span, content):
     a, b = span
     line_end = text.find('\n', a + len(text[a:b].rstrip()))
     at = line_end + 1 if line_end >= 0 else len(text)
     return f'{text[:at]}\n{content}\n{text[at:]}'
 
-def _prepended(text, content):
+def _prepend(text, content):
     head = _head(text)
     body = text.removeprefix(head)
     rest = '\n' + body.lstrip('\n') if body.strip() else ''
     return head + ('\n' if head else '') + content + '\n' + rest
 
-def _written(text, op, span, content):
+def _apply_op(text, op, span, content):
     "`text` after one operation; a `span` of None is the end of the document"
     if op == 'prepend':
-        return _prepended(text, content)
+        return _prepend(text, content)
     if op == 'replace' and content:
-        return _replaced(text, span, content)
+        return _replace(text, span, content)
     if op in ('replace', 'delete'):
-        return _deleted(text, span)
-    return _inserted(text, span, content) if span else f'{text.rstrip()}\n\n{content}\n'
+        return _delete(text, span)
+    return _insert(text, span, content) if span else f'{text.rstrip()}\n\n{content}\n'
 
 # %% ../../nbs/skillopt/03_editor.ipynb #6a60aa87
 _AT_AN_END = ('append', 'prepend')
@@ -161,7 +161,7 @@ def _bare_lines(text):
     lines = [bare(line) for line in text.casefold().splitlines()]
     return '\n'.join(['', *filter(None, lines), ''])
 
-def _refused(skill, edit, content, matches):
+def _rejection(skill, edit, content, matches):
     "Why `edit` cannot be made, as a status; '' if it can"
     op = edit.op
     if op not in OPS:
@@ -174,7 +174,7 @@ def _refused(skill, edit, content, matches):
     return '' if matches else f'skipped_{op}_{wrong}'
 
 # %% ../../nbs/skillopt/03_editor.ipynb #8ff13b4e
-def _refused_result(old, new, max_chars):
+def _rejection_of_result(old, new, max_chars):
     "Why `new` must not take the place of `old`, as a status; '' if it may"
     if _advice(old) and not _advice(new):
         return 'skipped_would_empty'
@@ -187,16 +187,16 @@ def _advice(skill):
     return skill.removeprefix(_head(skill)).strip()
 
 # %% ../../nbs/skillopt/03_editor.ipynb #199010c4
-def _made(skill, edit, max_chars):
+def _make_edit(skill, edit, max_chars):
     "`skill` after `edit`, its status, and how often its target was there"
     content = re.sub('[\ud800-\udfff]', '\ufffd', edit.content) # No half characters
     content = re.sub('\r\n?', '\n', content).strip()
     matches = [] if edit.op in _AT_AN_END else spans(skill, re.sub('\r\n?', '\n', edit.target))
-    status = _refused(skill, edit, content, matches)
+    status = _rejection(skill, edit, content, matches)
     if status:
         return skill, status, len(matches)
-    new = _written(skill, edit.op, matches[0] if matches else None, content)
-    status = _refused_result(skill, new, max_chars)
+    new = _apply_op(skill, edit.op, matches[0] if matches else None, content)
+    status = _rejection_of_result(skill, new, max_chars)
     if status:
         return skill, status, len(matches)
     fallback = '_fallback_append' if edit.op == 'insert_after' and not matches else ''
@@ -212,7 +212,7 @@ def apply_patch_with_report(
     end = next((e for e in ('\r\n', '\n', '\r') if e in skill), '\n')
     new, report = skill.replace(end, '\n'), []
     for i, edit in enumerate(patch.edits, 1):
-        new, status, n = _made(new, edit, max_chars)
+        new, status, n = _make_edit(new, edit, max_chars)
         row = dict(index=i, op=edit.op, target=edit.target[:200],
                    content_preview=edit.content.strip()[:200], status=status)
         report.append(row | dict(matches=n) if n > 1 else row)

@@ -19,7 +19,7 @@ from .gate import Parts, compute_score
 from ..skills.guard import as_data, rejection_reasons
 
 # %% ../../nbs/skillopt/12_proposal.ipynb #7ccc1d53
-def _trusted(session, p):
+def _drop_untrusted(session, p):
     "The patch `p` less the edits that are not to be trusted, which are noted"
     d, edits = session.draft, []
     for i, e in enumerate(p.edits):
@@ -68,7 +68,7 @@ def play_pairs(
     results = session.play(skills, [item_of[i] for i in ids], 'train', repeat, stage)
     return {pair: session.score(r) for pair, r in zip(pairs, results) if r.ok}
 
-def _screened(session, pairs, item_of, again=''):
+def _screen_scores(session, pairs, item_of, again=''):
     "The same in the step under way; none where the network is down"
     try:
         return play_pairs(session, pairs, item_of, f'step {session.draft.record["step"]}{again}', 'screen')
@@ -82,7 +82,7 @@ def _gains(session, raw, item_of, before):
     of_patches = [[(skill, i) for i in p.ids] for p, skill in zip(raw, skills) if skill]
     turns = zip_longest(*of_patches)
     pairs = [pair for turn in turns for pair in turn if pair]
-    scores = _screened(session, pairs, item_of) if pairs else {}
+    scores = _screen_scores(session, pairs, item_of) if pairs else {}
     rows = []
     for p, skill in zip(raw, skills):
         after = {i: scores[skill, i] for i in p.ids if (skill, i) in scores}
@@ -99,7 +99,7 @@ def _prove(session, p, row, item_of):
         return apply_patch_with_report(session.draft.state.skill, patch, _most_chars(session))[0]
 
     def play(pairs):
-        return _screened(session, pairs, item_of, f' again {parts.round}')
+        return _screen_scores(session, pairs, item_of, f' again {parts.round}')
 
     parts = Parts(range(len(edits)), text_of, row['gained']) # To be missed on the items that they gained
     needed_edits = parts.run(play)
@@ -143,7 +143,7 @@ def _screen(session, raw, items, results):
 def _apply(session, choice):
     "The candidate"
     d = session.draft
-    patch = _trusted(session, choice)
+    patch = _drop_untrusted(session, choice)
     candidate, report = apply_patch_with_report(d.state.skill, patch, _most_chars(session))
     d.edits = [dict(content=e.content, target=e.target, status=row['status'])
                for e, row in zip(patch.edits, report)]
@@ -187,7 +187,7 @@ def _edit(session, items, results, batches):
     for side in ('failure', 'success'):
         record[f'n_{side}_patches'] = sum(p.source_type == side for p in raw)
     d.files['raw_patches.json'] = [p.to_dict() for p in raw]
-    raw = [replace(p, patch=_trusted(session, p.patch)) for p in raw]
+    raw = [replace(p, patch=_drop_untrusted(session, p.patch)) for p in raw]
     raw = _screen(session, raw, items, results)
     merged_patch = session.ask('aggregate', merge_patches, skill, raw, context=d.context)
     record['n_edits_merged'] = len(merged_patch.edits)

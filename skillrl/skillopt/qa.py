@@ -37,9 +37,9 @@ _TOKEN = re.compile(rf'(?P<number>{_NUMBER})|(?P<initials>{_INITIALS})|(?P<word>
 
 def words(text:str)->list[str]:
     "The words of `text`, folded, with a '.' where a clause ends"
-    return [_written(m.lastgroup, m[0]) for m in _TOKEN.finditer(fold(text))]
+    return [_spelling(m.lastgroup, m[0]) for m in _TOKEN.finditer(fold(text))]
 
-def _written(kind, token):
+def _spelling(kind, token):
     "The one way to write `token`"
     if kind == 'number':
         return _number(token)
@@ -74,7 +74,7 @@ _NOT = set('''not never neither nor cannot isnt arent wasnt werent dont doesnt d
 shouldnt hasnt havent hadnt aint'''.split())
 _TURNS = {'.', 'but', 'only', 'until', 'than', 'rather', 'doubt'}
 
-def _denied(tokens):
+def _negations(tokens):
     "Which of `tokens` come after a negation in their clause"
     out, is_denied = [], False
     for token in tokens:
@@ -99,7 +99,7 @@ def says(
         return True if fold(prediction).strip() == fold(answer).strip() else None
     tokens = [t for t in tokens if t not in _ARTICLES or t in want]
     asks_not = bool(_NOT & set(words(question)))
-    negations = [False]*len(tokens) if asks_not else _denied(tokens)
+    negations = [False]*len(tokens) if asks_not else _negations(tokens)
     ends = [after == '.' for after in (*tokens[1:], '.')]
     triples = [each for each in zip(tokens, negations, ends) if each[0] != '.']
     leads, result = set(want) <= _LEADS, None
@@ -256,21 +256,21 @@ def _read_questions(
 _ALIKE = .9 # Words in common, of all the words of two questions
 
 @dataclass
-class _Asked:
+class _Question:
     "What an item asks, in folded words"
     words:tuple
     bag:frozenset
     context:tuple
     answers:frozenset
 
-def _folded(text):
+def _core_of(text):
     return tuple(_core_words(words(text))) or (fold(text).strip(),)
 
-def _asked(item):
-    question = _folded(item['question'])
-    context = _folded(str(item.get('context') or ''))
-    answers = frozenset(map(_folded, _references(item, 'item')))
-    return _Asked(question, frozenset(question), context, answers)
+def _as_question(item):
+    question = _core_of(item['question'])
+    context = _core_of(str(item.get('context') or ''))
+    answers = frozenset(map(_core_of, _references(item, 'item')))
+    return _Question(question, frozenset(question), context, answers)
 
 def _alike(one, two):
     same_answer = bool(one.answers & two.answers)
@@ -283,7 +283,7 @@ def _same_questions(
     items:list[dict],
 )->list[list[dict]]: # Those of one list ask the same
     "`items` grouped by what they ask, in the order of their first"
-    questions = [_asked(item) for item in items]
+    questions = [_as_question(item) for item in items]
     often = Counter(word for a in questions for word in a.bag)
     leader = list(range(len(items))) # An earlier item of the same group, or the item itself
     places = {}                      # Rare word → items
@@ -309,7 +309,7 @@ def _rarest(bag, often):
 # %% ../../nbs/skillopt/02_qa.ipynb #39dd16ac
 _QUESTION_SHARES = dict(train=.5, val=.25, test=.25) # Of the distinct questions
 
-def _drawn(items, seed):
+def _draw(items, seed):
     "`items` in three splits, by chance, half of them in train"
     groups, n = _same_questions(items), len(items)
     if len(groups) < 3:
@@ -331,7 +331,7 @@ def _split_questions(
     "The items of each split"
     splits = [item['split'] for item in items if 'split' in item]
     if not splits:
-        return _drawn(items, seed)
+        return _draw(items, seed)
     if len(splits) < len(items):
         raise ValueError(f'{len(splits)} of {len(items)} items have a `split`: '
                          'give it to all of them, or to none')

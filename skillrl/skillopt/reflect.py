@@ -288,7 +288,7 @@ def merge_patches(
     return Patch(edits, why, patch.dropped if patch else [])
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #e514cf31
-def _chosen(text:str|None, n:int, rules:str='')->list[int]: # Places among `n` edits, the best first
+def _places_in(text:str|None, n:int, rules:str='')->list[int]: # Places among `n` edits, the best first
     "What a ranking chose, in the reply `text` to `rules`"
     choice = object_with(text or '', 'selected_indices', fits=lambda v: not repeats_example(v, rules))
     indices = choice.get('selected_indices')
@@ -311,6 +311,6 @@ def rank_and_select(
     listing = '\n'.join(f'[{i}] {line}' for i, line in enumerate(_edit_lines(edits)))
     budget = f'Choose {max_edits} of {len(edits)} edits.'
     text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listing), 'ranking')
-    places = _chosen(text, len(edits), optimizer.prompts['ranking'])
+    places = _places_in(text, len(edits), optimizer.prompts['ranking'])
     best = [edits[i] for i in places] if places else edits
     return replace(patch, edits=best[:max_edits])

@@ -248,7 +248,7 @@ def _rollout_seed(seed, split, name, repeat):
     return int.from_bytes(digest[:4], 'big') >> 1
 
 # %% ../../nbs/skillopt/05_rollout.ipynb #1599c29d
-def _known(journal, key, name):
+def _from_journal(journal, key, name):
     "The result that the journal has, None if it has none"
     row = journal.get(key)
     if row is None:
@@ -263,7 +263,7 @@ def _entries(stage, skills, items):
         about = stage.split, known_as, stage.repeat
         seed = None if stage.seed is None else _rollout_seed(stage.seed, *about)
         key = hashes[text], *about, model_of(stage.client)
-        yield _RolloutEntry(item, text, name, key, seed, _known(stage.journal, key, name))
+        yield _RolloutEntry(item, text, name, key, seed, _from_journal(stage.journal, key, name))
 
 # %% ../../nbs/skillopt/05_rollout.ipynb #2a2e4400
 def run_rollout(

@@ -9,7 +9,6 @@ __all__ = ['play_selection', 'settle', 'close_run']
 import math, re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
 from ..core.store import atomic_folder, write_json
 from ..llm.ledger import BudgetExceeded
@@ -191,7 +190,7 @@ def _prune(session):
     return removed_lines
 
 # %% ../../nbs/skillopt/13_selection.ipynb #98441e8a
-def _closed(session):
+def _close(session):
     "What becomes of the draft and of the best skill, as plain values"
     d, removed_lines = session.draft, []
     try:
@@ -209,12 +208,12 @@ def _closed(session):
 # %% ../../nbs/skillopt/13_selection.ipynb #f1c37231
 def close_run(session:Session)->None: # OSError if the folder could not be written
     "Make the document that ships the best skill"
-    path = Path(session.cfg.out_root)/'final_document'
+    path = session.run.path/'final_document'
     s = session.draft.state
     identity = dict(best_hash=skill_hash(s.best), draft_hash=skill_hash(s.skill))
     summary = known_summary(path, identity)
     if summary is None:
-        summary = identity | _closed(session)
+        summary = identity | _close(session)
         with atomic_folder(path) as tmp:
             write_json(tmp/'summary.json', summary)
     session.finals[path.name] = summary

@@ -8,7 +8,6 @@ __all__ = ['SkillOptTrainer', 'measurement']
 # %% ../../nbs/skillopt/15_trainer.ipynb #c9cea76a
 from collections.abc import Sequence
 from fastcore.basics import patch
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 from .. import __version__
@@ -188,7 +187,7 @@ def _measure_anew(session, path, skill, items, identity, repeats, later):
 # %% ../../nbs/skillopt/15_trainer.ipynb #ac57c3b4
 def _measure_final(session, folder, skill, items, split, repeats, later=0):
     "What `items` under `skill` come to, played or read from `folder`; None if a limit forbids it"
-    path = Path(session.cfg.out_root)/folder
+    path = session.run.path/folder
     identity = dict(skill_hash=skill_hash(skill), passes=len(repeats), split=split,
                     items_hash=items_hash(items))
     summary = known_summary(path, identity)
@@ -214,7 +213,7 @@ def _measure_best(session):
     return _measure_final(session, 'final_selection_eval', s.best, items, split, repeats, later)
 
 def _first_measured(session):
-    return read_json(Path(session.cfg.out_root)/BASELINE/'summary.json')
+    return read_json(session.run.path/BASELINE/'summary.json')
 
 def _measure_tests(session):
     "Summaries of the first and the best skill on the test split, None where there is none"
@@ -272,7 +271,7 @@ def _write_summary(
     selection = _summary_of_selection(session, _measure_best(session))
     tests = _summary_of_test(*_measure_tests(session))
     summary = _summary_of_steps(session, reason) | selection | tests
-    write_json(Path(session.cfg.out_root)/'summary.json', summary)
+    write_json(session.run.path/'summary.json', summary)
     if not session.limited:
         session.run.journal.clear()
     if session.cfg.verbose:
