@@ -25,13 +25,11 @@ from .skillopt.settings import SkillOptConfig
 from .skillopt.trainer import SkillOptTrainer
 from .skillopt.editor import Edit, Patch
 from .skillopt.reflect import RawPatch
-from .skillopt.verdict import GateAction, GateResult
 from .skillopt.types import RolloutResult
 
 __all__ = ['train', 'SkillRLConfig', 'load_config', 'success_table', 'World', 'TextEnv', 'register', 'world',
            'Episode', 'rollout', 'Trajectory', 'success_rate', 'load_trajectories', 'Skill', 'SkillBank',
            'Retriever', 'distill', 'Policy', 'build_policy', 'GRPOTrainer', 'find_agent', 'prove', 'ProofConfig',
-           'SkillOptConfig', 'SkillOptTrainer', 'Edit', 'Patch', 'RawPatch', 'GateAction', 'GateResult',
-           'RolloutResult']
+           'SkillOptConfig', 'SkillOptTrainer', 'Edit', 'Patch', 'RawPatch', 'RolloutResult']
 __version__: str
 def register_worlds() -> None: ...

@@ -20,7 +20,7 @@ SMOKE = {
     'grpo': ['test_grpo.py'],
     'rl': ['test_rl.py', 'test_phases.py'],
     'evolution': ['test_evolution.py'],
-    'skillopt': ['test_skillopt_editor.py', 'test_skillopt_gate.py'],
+    'skillopt': ['test_skillopt_text.py', 'test_skillopt_gate.py'],
     'cli': ['test_cli.py::test_stdout_holds_results_only',
             'test_cli.py::test_every_flag_says_what_holds_without_it',
             'test_own_world.py'],

@@ -8,7 +8,7 @@ from skillrl.llm import checks
 from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.ledger import BudgetExceeded, Ledger
 from skillrl.llm.reply import ChatReply
-from skillrl.proof.eval_files import _typed, draft_evals, UNREADY
+from skillrl.proof.eval_files import _checks_of_type, draft_evals, UNREADY
 from skillrl.proof.evals import (
     allow_checks, Assertion, caveats, Eval, gradable, grade, load_evals, skill_names)
 
@@ -133,7 +133,7 @@ TYPED = [(dict(type='contains', value='24.50'), True), (dict(type='contains', va
 
 @pytest.mark.parametrize('said, passed', TYPED)
 def test_typed_assertions_look_at_the_answer_and_at_what_was_written(out, tmp_path, said, passed):
-    found = _typed(said)
+    found = _checks_of_type(said)
     given = {name: atomic_write(tmp_path/'in'/name, 'given') for name in ('in.txt', 'TAG.md')}
     atomic_write(out/'in.txt', 'given')
     run = checks.Outputs(out, 'Done', given)

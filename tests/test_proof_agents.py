@@ -9,7 +9,7 @@ import pytest
 from faults import FaultServer, error
 from scripted_agents import CODE, SAID, SKILL, model
 from skillrl.proof.agents import (
-    AGENTS, _read, agent_version, find_agent, openings, read_signed, run_agent, signed)
+    AGENTS, _read, agent_version, find_agent, openings, read_signed, run_agent, sign)
 
 PROGRAMS = os.environ.get('SKILLRL_AGENTS')
 real = pytest.mark.skipif(not PROGRAMS, reason='SKILLRL_AGENTS names no folder of programs: see .ci/agents')
@@ -175,7 +175,7 @@ def test_a_skill_is_opened_by_its_tool_and_by_read():
 
 def test_what_it_took_is_told_by_kind():
     usage = dict(input_tokens=10, cache_read_input_tokens=100, cache_creation_input_tokens=5, output_tokens=7)
-    run = AGENTS['claude'].read(stream(usage=usage, total_cost_usd=.5))
+    run = AGENTS['claude'].reader(stream(usage=usage, total_cost_usd=.5))
     assert (run.tokens, run.written, run.cached, run.usd) == (122, 7, 100, .5)
 
 def test_a_proof_beside_a_skill_and_its_history_stay_behind(skill, script, tmp_path):
@@ -187,7 +187,7 @@ def test_a_proof_beside_a_skill_and_its_history_stay_behind(skill, script, tmp_p
 def test_what_others_have_written_is_not_believed(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'state'))
     file, other = (tmp_path / 'a' / f'iteration-{n}' / 'run.json' for n in (1, 2))
-    row = signed(dict(usd=.1, text='mug \ud83d'), file)
+    row = sign(dict(usd=.1, text='mug \ud83d'), file)
     write(tmp_path, {str(p): json.dumps(row) for p in (file, other)})
     assert read_signed(file) == dict(usd=.1, text='mug \ud83d') and read_signed(other) is None
     for damaged in (row | dict(usd=0), row | dict(signature=1), [1], 'x', None, {}):

@@ -409,7 +409,7 @@ def test_what_never_differs_and_what_would_be_needed(tmp_path):
     assert found.facts['needed'] == []
     idle = prove(skill, find_agent(agent), against='same', config=ProofConfig(parallel=1))
     assert len(idle.facts['never_differs']) == 8 and idle.facts['needed']
-    notes = ' '.join(idle.facts['notes']) # No word of what this agent does not tell or what was asked for
+    notes = ' '.join(idle.facts['caveats']) # No word of what this agent does not tell or what was asked for
     assert '8 assertions said the same' in notes and 'opened' not in notes and 'sandbox' not in notes
 
 # ---- the command ----

@@ -411,7 +411,7 @@ def test_the_day_that_since_names_belongs_to_it(tmp_path, day, kept):
     last = max(t.time for s in read(tmp_path/'a.jsonl') for t in s.turns)
     skipped = Counter()
     named = (date.fromisoformat(last[:10]) + timedelta(day)).isoformat()
-    assert len([*find_sessions([tmp_path], named, skipped=skipped)]) == kept
+    assert len([*find_sessions([tmp_path], named, omissions=skipped)]) == kept
     assert skipped['earlier sessions'] == 1 - kept
 
 # --- the command ---

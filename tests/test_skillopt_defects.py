@@ -97,17 +97,6 @@ def tree(root):
 class Kill(BaseException):
     "What `kill -9` is to a process"
 
-def deadly(k, count):
-    "A reply that kills at call `k`"
-    def kills(reply):
-        def told(*a):
-            if next(count)==k:
-                raise Kill
-            return reply(*a)
-        return told
-    return kills
-
-
 # --- C: going on, and what comes back ---
 def test_C1_a_finished_run_costs_nothing(tmp_path):
     "1.0.0 ran four more steps"
@@ -116,26 +105,6 @@ def test_C1_a_finished_run_costs_nothing(tmp_path):
     again = trainer(tmp_path, optimizer=learn, num_epochs=2, batch_size=2)
     assert again.train()==summary and asked(again)==(0, 0) and tree(tmp_path)==before
     assert [r['step'] for r in read(tmp_path, 'history.json')]==[1, 2, 3, 4] and summary['total_steps']==4
-
-def test_C2_a_killed_run_ends_like_one_that_was_not(tmp_path):
-    "1.0.0 made five steps out of four; here it is killed at any call, and the whole folder compared"
-    def run(root, k=0):
-        count = itertools.count(1)
-        kills = deadly(k, count)
-        t = trainer(root, optimizer=kills(learn), target=kills(echo), num_epochs=2, batch_size=2,
-                    minibatch_size=1, workers=4)
-        try:
-            return t.train(), next(count) - 1
-        except Kill:
-            return None, next(count) - 1
-    summary, calls = run(tmp_path/'whole')
-    whole, told = tree(tmp_path/'whole'), json.dumps(summary).replace(str(tmp_path/'whole'), '')
-    assert summary['best_selection_score']==1 and summary['total_steps']==4
-    for k in range(1, calls + 1, 7):
-        root = tmp_path/f'killed-{k}'
-        (nothing, paid), (summary, more) = run(root, k), run(root)
-        assert nothing is None and json.dumps(summary).replace(str(root), '')==told and tree(root)==whole
-        assert paid + more <= calls + 4
 
 def test_C2b_what_a_step_has_paid_for_is_used(tmp_path):
     "1.0.0 played all of the step's rollouts again"
@@ -498,17 +467,6 @@ def test_E3_what_passes_is_waited_for_as_long_as_the_server_asks(tmp_path):
                           target=OpenAIChatClient('m', base_url=s.url, api_key='k',
                                                   pause=waits.append)).train()
     assert summary['best_selection_score']==1 and waits and 2 <= waits[0] < 4 and summary['lost']==0
-
-def test_E4_the_name_that_a_server_knows_is_remembered(tmp_path):
-    "1.0.0 sent two requests for each call"
-    def new(request):
-        if 'max_tokens' in request['body']:
-            return error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
-        return said('amber')
-    with FaultServer(rest=new) as s:
-        t = trainer(tmp_path, target=OpenAIChatClient('m', base_url=s.url, api_key='k'))
-        calls = sum(u['calls'] for u in t.train()['usage']['target'].values())
-        assert s.count==calls + 1
 
 def test_E5_what_was_used_is_told_by_stage_role_and_step(tmp_path):
     "1.0.0 threw it away"

@@ -2,7 +2,7 @@
 
 import itertools, json, math, random
 import pytest
-from skillrl.skillopt.verdict import compute_score, decide, gate_score
+from skillrl.skillopt.gate import compute_score, decide, gate_score
 from skillrl.skillopt.settings import edits_of_step
 from skillrl.core.stats import interval, lower_bound, sign_test, weighed_below
 from skillrl.skillopt.types import RolloutResult

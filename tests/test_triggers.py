@@ -205,14 +205,6 @@ def test_precision_is_the_share_of_openings_that_are_right(pdf, tmp_path):
     assert proof.facts['precision']['mean'] == pytest.approx(6/8)
     assert proof.facts['false_opens']['mean'] == pytest.approx(1/3) and proof.code == 1
 
-def test_words_alone_are_the_floor(pdf, tmp_path):
-    queries = [*QUERIES, dict(query='Any pdf form?', should_trigger=False)]
-    plays = {'': dict(stream=claude([LOOK]))}
-    proof = prove_triggers(asked(pdf, queries), playing(tmp_path, 'claude', plays), config=QUICK)
-    assert proof.facts['floor']['recall'] < 1 # `pdf-forms` shares more words with the forms
-    (pdf/'SKILL.md').write_text('---\nname: pdf\ndescription: Fill in a form, any pdf form.\n---\n')
-    floor = prove_triggers(pdf, playing(tmp_path, 'claude', plays), config=QUICK).facts['floor']
-    assert floor['recall'] == 1 and floor['false_opens'] == pytest.approx(1/7)
 
 def test_the_neighbours_are_installed_and_their_evals_are_not(pdf, tmp_path):
     (pdf.parent/'.hidden').mkdir()

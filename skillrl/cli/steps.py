@@ -140,8 +140,8 @@ def _read_into(trajs, sessions, omissions):
         tasks = to_trajectories(session)
         trajs += tasks
         counts.update(sessions=1, tasks=len(tasks), calls=len(session.calls))
-        masks += session.masked
-        omissions += session.skipped
+        masks += session.redactions
+        omissions += session.omissions
     return f'read: {_many(counts)}\nmasked: {_many(masks)}\nleft out or cut: {_many(omissions)}'
 
 # %% ../../nbs/cli/02_steps.ipynb #755c0f29

@@ -69,17 +69,17 @@ def _levels(rounds, alpha, first=1):
     reach = round(8/_CELL)
     away = np.arange(-reach, reach + 1)*_CELL
     step = np.exp(-away**2/2)*_CELL/math.sqrt(2*math.pi)
-    levels, spent = [], 0.
+    levels, error_so_far = [], 0.
     for k in range(1, rounds + 1):
         density = np.convolve(density, step, 'same')
         above = density[::-1].cumsum()
         due, bound = 0., math.inf
         if k >= first:
-            due = alpha*(k/rounds)**2 - spent
+            due = alpha*(k/rounds)**2 - error_so_far
             bound = np.interp(due, above, middles[::-1] - _CELL/2)
         levels.append(_NORMAL.cdf(-bound/math.sqrt(k)))
         density *= np.clip((bound - middles)/_CELL + .5, 0, 1)
-        spent += due
+        error_so_far += due
     return levels
 
 # %% ../../nbs/proof/04_claims.ipynb #bc02cc44
@@ -102,9 +102,9 @@ def _choices(evals, seed):
     "Which evals count, 0 or 1, shape (evals, choices); the first choice is empty"
     if evals <= 13:
         return (np.arange(2**evals) >> np.arange(evals)[:, None] & 1).astype(float)
-    chosen = np.random.default_rng(seed).integers(0, 2, (evals, 2**14)).astype(float)
-    chosen[:, 0] = 0
-    return chosen
+    coins = np.random.default_rng(seed).integers(0, 2, (evals, 2**14)).astype(float)
+    coins[:, 0] = 0
+    return coins
 
 def _eval_means(gains):
     "The mean gain of each eval that has a pair"
@@ -192,8 +192,8 @@ def _hope(plan, values, t, side):
     mean = average(over)
     votes = _VOTES*_size(over)/2
     noise = ((over**2).sum() + votes)/(n + _VOTES)/n
-    hoped = plan.effect if plan.margin is None else 0.
-    end = t*mean + (1 - t)*max(mean, hoped - side.at)
+    target = plan.effect if plan.margin is None else 0.
+    end = t*mean + (1 - t)*max(mean, target - side.at)
     level = _levels(plan.rounds, side.alpha)[-1]
     bound = -_NORMAL.inv_cdf(level)*math.sqrt(t*noise)
     return _NORMAL.cdf((end - bound)/math.sqrt(t*(1 - t)*noise))
@@ -210,8 +210,8 @@ def _bounds(plan, gains, level):
     values, least = _pooled(gains)
     own = max(-1., lower_bound(values, level, least))
     means = _eval_means(gains)
-    chosen = _choices(len(means), plan.seed)[:, 1:]
-    others = means @ chosen/np.maximum(1, chosen.sum(0))
+    choices = _choices(len(means), plan.seed)[:, 1:]
+    others = means @ choices/np.maximum(1, choices.sum(0))
     like = np.quantile([-1., *others], level, method='lower')
     return own, min(own, float(like))
 
@@ -248,13 +248,13 @@ def _smallest_p(plan, chances):
 
 def _claim(plan, runs, chances, about, effect):
     "What `runs` say, with a look after each round"
-    verdict, settled = _verdict(plan, chances)
+    verdict, final_round = _verdict(plan, chances)
     if verdict == 'helps':
         effect.low = min(effect.mean, max(effect.low, 0.))
     if verdict == 'harms':
         effect.high = max(effect.mean, min(effect.high, 0.))
     p = None if runs.agree(len(runs.gains)) else _smallest_p(plan, chances)
-    return ProofClaim(about, effect, len(_eval_means(runs.gains)), p, verdict, settled)
+    return ProofClaim(about, effect, len(_eval_means(runs.gains)), p, verdict, final_round)
 
 # %% ../../nbs/proof/04_claims.ipynb #7d86f7d1
 @dataclass
@@ -270,7 +270,7 @@ class Analysis:
         stop = f'stop after round {self.stopped}: {self.reason}' if self.stopped else 'go on'
         return '\n'.join([*map(str, self.claims), f'verdict: {self.verdict}', stop])
 
-def _stop(plan, runs, settled):
+def _stop(plan, runs, final_round):
     "The first round at which the plan stops, and why; 0 if it goes on"
     for k in range(1, len(runs.gains) + 1):
         if runs.agree(k):
@@ -278,7 +278,7 @@ def _stop(plan, runs, settled):
             gain = sum(means > _TIE)
             lose = sum(means < -_TIE)
             return k, f'all reruns agree: {gain} of {len(means)} evals gain, {lose} lose'
-        if k == settled:
+        if k == final_round:
             return k, 'the verdict stands'
         if k == plan.rounds:
             return k, 'all rounds are done'
@@ -317,8 +317,8 @@ def analyse(
         decisive = these if plan.panel else like
     if plan.margin is not None:
         decisive = decisive | {'no worse': these['no worse']} # Said of these evals only
-    verdict, settled = _verdict(plan, decisive)
-    return Analysis(claims, *_stop(plan, runs, settled), verdict, _smallest_p(plan, decisive))
+    verdict, final_round = _verdict(plan, decisive)
+    return Analysis(claims, *_stop(plan, runs, final_round), verdict, _smallest_p(plan, decisive))
 
 # %% ../../nbs/proof/04_claims.ipynb #d7ea67aa
 _BETWEEN = .04 # Variance of the effect between imaginary evals
@@ -374,11 +374,11 @@ def proof_alpha(
 
 # %% ../../nbs/proof/04_claims.ipynb #c405ecfc
 def losses_test(
-    lost:Sequence[int], # First tries that were lost: with the skill, without it
+    losses:Sequence[int], # First tries that were lost: with the skill, without it
     runs:Sequence[int], # First tries in all, likewise
 )->float:
     "Chance that luck shares out losses so unevenly or more (Fisher's exact test)"
-    total = sum(lost)
+    total = sum(losses)
     ways = [math.comb(runs[0], k)*math.comb(runs[1], total - k) for k in range(total + 1)]
-    rare = [way for way in ways if way <= ways[lost[0]]]
+    rare = [way for way in ways if way <= ways[losses[0]]]
     return sum(rare)/sum(ways)

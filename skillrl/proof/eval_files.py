@@ -37,7 +37,7 @@ class Eval:
     "One case that a skill is tried on"
     id:int|str
     prompt:str      # What the agent is asked to do
-    expected:str    # What should come out, in words
+    expected_output:str # In words
     files:dict      # Path in the run's folder → where the file is
     assertions:list # Of `Assertion`
     folder:Path     # That its files, and the programs of its checks, come from
@@ -51,7 +51,7 @@ def _first(d, names):
     return next((d[name] for name in names.split() if d.get(name) is not None), None)
 
 # %% ../../nbs/proof/02_eval_files.ipynb #5f001328
-_kept = TemporaryDirectory(prefix='skillrl-') # Texts that stand in evals, as files
+_text_folder = TemporaryDirectory(prefix='skillrl-') # Texts that stand in evals, as files
 
 def _files(folder, entry):
     "Path in the run's folder → file of what `files` of an eval in `folder` means by `entry`"
@@ -61,7 +61,7 @@ def _files(folder, entry):
     files = {}
     if isinstance(text, str):
         data = text.encode(errors='replace')
-        files = {name: atomic_write(Path(_kept.name)/sha256(data).hexdigest(), data)}
+        files = {name: atomic_write(Path(_text_folder.name)/sha256(data).hexdigest(), data)}
     for key in (name, f'evals/{name}'):
         below = {k: p for k, p in skill_files(folder).items() if f'{k}/'.startswith(f'{key}/')}
         files = files or {f'{name}{k.removeprefix(key)}': p for k, p in below.items()}
@@ -72,14 +72,14 @@ def _files(folder, entry):
 # %% ../../nbs/proof/02_eval_files.ipynb #9f0cc1a1
 def _require_spelling(d, *kinds):
     "ValueError if a field of `d` is nearly one that is read"
-    known = ' '.join(_SPELLED[kind] for kind in kinds).split()
+    spellings = ' '.join(_SPELLED[kind] for kind in kinds).split()
     for k in d:
-        near = [] if k in known else get_close_matches(k, known, 1, .85)
+        near = [] if k in spellings else get_close_matches(k, spellings, 1, .85)
         if near:
             raise ValueError(f'`{k}` is not read: did you mean `{near[0]}`?')
 
 # %% ../../nbs/proof/02_eval_files.ipynb #9942ce93
-def _typed(d):
+def _checks_of_type(d):
     "The checks that an assertion with a type means, none where code cannot tell"
     words = re.findall('[A-Za-z][a-z]*', str(d.get('type', '')))
     means = {meaning for word in words for meaning in _names['words'].get(word.lower(), '?').split()}
@@ -96,12 +96,12 @@ def _typed(d):
             for p in patterns if means & {'matches', 'contains'}]
 
 # %% ../../nbs/proof/02_eval_files.ipynb #e94c95b0
-def _stated(said):
+def _assertions_in(statement):
     "The assertions in a text or an object"
-    d = dict(text=said) if isinstance(said, str) else said
+    d = dict(text=statement) if isinstance(statement, str) else statement
     assert_object(d, 'assertion')
     _require_spelling(d, 'text', 'typed')
-    checks = [d['check']] if isinstance(d.get('check'), dict) else _typed(d)
+    checks = [d['check']] if isinstance(d.get('check'), dict) else _checks_of_type(d)
     for check in checks:
         require_check(check)
     texts = {k: v for k, v in d.items() if isinstance(v, str) and v.strip()}
@@ -111,24 +111,25 @@ def _stated(said):
     return [Assertion(text_field(dict(text=text), 'text', 2000), check) for check in checks or [None]]
 
 # %% ../../nbs/proof/02_eval_files.ipynb #c44e7add
-def _listed(d, kind)->Iterator:
+def _entries(d, kind)->Iterator:
     "What the lists of `d` hold that mean `kind`, those that are there"
     for name in _SPELLED[kind].split():
-        listed = [d[name]] if isinstance(d.get(name), str) else d.get(name) or []
-        if not isinstance(listed, list):
+        entries = [d[name]] if isinstance(d.get(name), str) else d.get(name) or []
+        if not isinstance(entries, list):
             raise ValueError(f'`{name}` should be a list')
-        yield from listed
+        yield from entries
 
-def _assertions(d, expected):
+def _assertions(d, expected_output):
     "All that is to be said of what the eval `d` leaves, each text once"
-    said = [*_listed(d, 'assertions')] or [f'What came out is this: {expected}'[:2000]]*bool(expected)
-    found = {}
-    for one in (a for d in said for a in _stated(d)):
-        before = found.get(one.text)
+    whole = f'What came out is this: {expected_output}'[:2000]
+    statements = [*_entries(d, 'assertions')] or [whole]*bool(expected_output)
+    by_text = {}
+    for one in (a for d in statements for a in _assertions_in(d)):
+        before = by_text.get(one.text)
         if before and before.check not in (None, one.check):
             one.text = f'{one.text}: {json.dumps(one.check)}'[:2000]
-        found[one.text] = one
-    return list(found.values())
+        by_text[one.text] = one
+    return list(by_text.values())
 
 # %% ../../nbs/proof/02_eval_files.ipynb #3ea9487c
 def _eval(folder, d, n=0):
@@ -136,14 +137,14 @@ def _eval(folder, d, n=0):
     assert_object(d, 'eval')
     d = json.loads(mend_unicode(json.dumps(d, ensure_ascii=False)))
     _require_spelling(d, 'prompt', 'expected', 'assertions', 'files')
-    prompt, expected = (_first(d, _SPELLED[kind]) for kind in ('prompt', 'expected'))
+    prompt, expected_output = (_first(d, _SPELLED[kind]) for kind in ('prompt', 'expected'))
     prompt = text_field({} if prompt is None else dict(prompt=prompt), 'prompt', 100_000)
     id = n if d.get('id') is None else d['id']
     name = re.sub(r'[^\w.-]+', '-', str(id)).strip('.-')[:64] # It names a folder
     if type(id) not in (int, str) or not name:
         raise ValueError(f'`id` is {id!r}: give a number, or a text with a letter or a digit')
-    files = dict(pair for entry in _listed(d, 'files') for pair in _files(folder, entry).items())
-    words, assertions = str(expected or '')[:100_000], _assertions(d, expected)
+    files = dict(pair for entry in _entries(d, 'files') for pair in _files(folder, entry).items())
+    words, assertions = str(expected_output or '')[:100_000], _assertions(d, expected_output)
     if 'should_trigger' in d and not assertions:
         raise ValueError('`should_trigger` makes this a query: give the file to --triggers')
     return Eval(id if type(id) is int else name, prompt, words, files, assertions, folder)
@@ -210,25 +211,25 @@ def _template(text):
     "Evals whose prompts are to be replaced, from a `SKILL.md`"
     front, body = split_text(text)
     spans = list(dict.fromkeys(re.findall('`([^`\n]{3,60})`', body))) or ['a word that the skill asks for']
-    said = [dict(text=f'It says {span}', check=dict(file='*', contains=span)) for span in spans]
+    assertions = [dict(text=f'It says {span}', check=dict(file='*', contains=span)) for span in spans]
     prompt = f'{UNREADY}: {front["description"]}'
-    return [dict(id=n + 1, prompt=prompt, assertions=[said[n % len(said)]]) for n in range(6)]
+    return [dict(id=n + 1, prompt=prompt, assertions=[assertions[n % len(assertions)]]) for n in range(6)]
 
 # %% ../../nbs/proof/02_eval_files.ipynb #cc1e8d1a
-def _drafted(folder, text, chat):
+def _draft_by(folder, text, chat):
     "Evals that `chat` writes, those that load and run no program; ValueError if there is none"
-    asked = as_data(text, 50_000)
-    reply = chat.reply([dict(role='system', content=_DRAFT), dict(role='user', content=asked)])
-    kept = []
+    query = as_data(text, 50_000)
+    reply = chat.reply([dict(role='system', content=_DRAFT), dict(role='user', content=query)])
+    evals = []
     for d in json_items(reply.text):
         with suppress(ValueError):
             checks = [a.check or {} for a in _eval(folder, d).assertions]
             if checks and not any('command' in check for check in checks):
-                kept.append(d | dict(id=len(kept) + 1))
-    if not kept:
+                evals.append(d | dict(id=len(evals) + 1))
+    if not evals:
         why = reply.error or 'its reply holds none'
         raise ValueError(f'{chat.model} wrote no eval that can be used ({why}): ask another, or leave it out')
-    return kept
+    return evals
 
 # %% ../../nbs/proof/02_eval_files.ipynb #261e0389
 def draft_evals(
@@ -241,5 +242,5 @@ def draft_evals(
     if path.exists():
         raise FileExistsError(f'{path} is there already: edit it, or move it away')
     text = own_text(folder)
-    found = dict(evals=_drafted(folder, text, chat)) if chat else dict(how_to=_HOW, evals=_template(text))
-    return write_json(path, dict(skill_name=folder.name) | found)
+    content = dict(evals=_draft_by(folder, text, chat)) if chat else dict(how_to=_HOW, evals=_template(text))
+    return write_json(path, dict(skill_name=folder.name) | content)

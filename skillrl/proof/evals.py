@@ -22,14 +22,14 @@ from ..skills.queries import text_field
 from ..skills.skill_md import own_text, skill_files, split_text
 
 # %% ../../nbs/proof/03_evals.ipynb #8ae80732
-def _finding(text, passed, evidence, by):
+def _finding(text, is_met, evidence, by):
     "What `by`, 'code' or 'model', found of the assertion `text`"
-    return dict(text=text, passed=passed, evidence=clip(redact(evidence[:2000]), 400), by=by)
+    return dict(text=text, passed=is_met, evidence=clip(redact(evidence[:2000]), 400), by=by)
 
 # %% ../../nbs/proof/03_evals.ipynb #3b45f1d4
 _ARMS = ('with_skill', 'without_skill', 'old_skill', 'SKILL.md', '.claude/skills', '.agents/skills')
 
-def _blinded(text, hide):
+def _blind(text, hide):
     "`text` without keys and without what tells the arm: paths and names, those in `hide` too"
     either = '|'.join(map(re.escape, sorted({*_ARMS, *hide}, key=len, reverse=True)))
     return re.sub(rf'(?<![\w-])(?:{either})(?![\w-]|\.\w)', '[…]', redact(text), flags=re.I)
@@ -38,16 +38,16 @@ def _blinded(text, hide):
 _ONE, _ALL = 20_000, 80_000 # Most characters of one text, and of all
 _MOST = 200 # Files
 
-def _shown(run, hide):
+def _outputs(run, hide):
     "Name → text of what a judge sees of `run`, None for what is no text; the name '' is that of the answer"
-    shown = {}
+    outputs = {}
     for name in ['', *run.files][:_MOST + 1]:
-        label = _blinded(name, hide)
+        label = _blind(name, hide)
         try:
-            shown[label] = _blinded(run.text(name)[:_ONE], hide)
+            outputs[label] = _blind(run.text(name)[:_ONE], hide)
         except ValueError:
-            shown[label] = None
-    return shown
+            outputs[label] = None
+    return outputs
 
 # %% ../../nbs/proof/03_evals.ipynb #af900bab
 _RULES = """An agent was given a task. You say of each numbered assertion whether what it left bears it out.
@@ -60,35 +60,35 @@ Answer with one JSON array and nothing else, with one object for each assertion,
 `evidence` is copied word for word from one place in a file or the final answer, without "…", and not from the
 task. Where an assertion is not borne out, or you are not sure, `passed` is false and `evidence` says why."""
 
-def _question(eval, asked, shown, hide):
-    "The conversation in which a judge is asked about the assertions `asked`"
-    names = [f'File {as_data(name)}' if name else 'Final answer' for name in shown]
-    texts = ['no text' if text is None else as_data(text, _ONE) for text in shown.values()]
+def _query(eval, assertions, outputs, hide):
+    "The conversation in which a judge is asked about `assertions`"
+    names = [f'File {as_data(name)}' if name else 'Final answer' for name in outputs]
+    texts = ['no text' if text is None else as_data(text, _ONE) for text in outputs.values()]
     lines = [f'{name}: {text}' for name, text in zip(names, texts)]
-    rest = dict(Task=eval.prompt, Expected=eval.expected)
-    rest |= {f'Assertion {n}': text for n, text in enumerate(asked, 1)}
-    told = [f'{what}: {as_data(_blinded(text, hide), _ONE)}' for what, text in rest.items()]
-    user = '\n'.join([*shorten(lines, _ALL), *told])
+    rest = dict(Task=eval.prompt, Expected=eval.expected_output)
+    rest |= {f'Assertion {n}': text for n, text in enumerate(assertions, 1)}
+    task_lines = [f'{what}: {as_data(_blind(text, hide), _ONE)}' for what, text in rest.items()]
+    user = '\n'.join([*shorten(lines, _ALL), *task_lines])
     return [dict(role='system', content=_RULES), dict(role='user', content=user)]
 
 # %% ../../nbs/proof/03_evals.ipynb #21ff557f
-def _decided(reply, n):
+def _answers(reply, n):
     "(passed, evidence) of each of `n` assertions; ValueError if `reply` is of no use, `Outage` if it is none"
     if reply.status == 'infra_error':
         raise outage([reply])
     try:
-        said = sorted((d['assertion'], d['passed'], d['evidence']) for d in json_items(reply.text))
+        rows = sorted((d['assertion'], d['passed'], d['evidence']) for d in json_items(reply.text))
     except (LookupError, TypeError):
-        said = []
-    kinds = [(number, type(passed), type(quote)) for number, passed, quote in said]
+        rows = []
+    kinds = [(number, type(is_met), type(quote)) for number, is_met, quote in rows]
     if kinds != [(number, bool, str) for number in range(1, n + 1)]:
         raise ValueError(f'`assertion` 1 to {n}, `passed` and `evidence` are not there, each once')
-    return [pair for _, *pair in said]
+    return [pair for _, *pair in rows]
 
 # %% ../../nbs/proof/03_evals.ipynb #81292288
-def _stands(quote, shown):
-    "Does `quote` stand in a text or a name that is `shown`?"
-    texts = [text for pair in shown.items() for text in pair if text]
+def _stands(quote, outputs):
+    "Does `quote` stand in a text or a name of `outputs`?"
+    texts = [text for pair in outputs.items() for text in pair if text]
     texts += [as_data(text, _ONE) for text in texts]
     lines = {' '.join(line.split()) for text in texts for line in text.split('\n')}
     inside = len(quote) > 3 and any(quote in ' '.join(text.split()) for text in texts)
@@ -99,17 +99,17 @@ _english = read_json(data_path('english.json'))
 
 def _among(word, kind):
     "Is `word` one of a `kind` of words, or does it begin with a stem of them?"
-    known = _english[kind]
-    return word in known or word.startswith(tuple(stem[:-1] for stem in known if stem.endswith('-')))
+    words = _english[kind]
+    return word in words or word.startswith(tuple(stem[:-1] for stem in words if stem.endswith('-')))
 
 def _is_praise(quote, text):
     "Does `quote` only tell that all is well, in words that the assertion `text` has not?"
     plain = unicodedata.normalize('NFKC', quote).lower()
-    asked = {word[:4] for word in re.findall(r'[^\W_]+', text.lower())}
+    stems = {word[:4] for word in re.findall(r'[^\W_]+', text.lower())}
     praise = talk = 0
     own = set()
     for word in re.findall(r"[^\W_]+(?:[.,'’][^\W_]+)*%?|[✓✔✅☑💯]", plain):
-        is_new = word[:4] not in asked
+        is_new = word[:4] not in stems
         if _among(word, 'praise'):
             praise += is_new
         elif _among(word, 'talk'):
@@ -123,36 +123,36 @@ def _is_talk(line, text):
     "Does `line` order, or only praise?"
     return 'orders' in str(rejection_reasons(line)) or _is_praise(line, text)
 
-def _verdict(text, passed, quote, shown):
+def _judged_finding(text, is_met, quote, outputs):
     "What a judge found of the assertion `text`, if its quotation is one"
     why, words = '', ' '.join(quote.split())
-    lines = [line for told in shown.values() for line in str(told).split('\n')]
+    lines = [line for output in outputs.values() for line in str(output).split('\n')]
     around = [line for line in lines if words in ' '.join(line.split())] or [quote]
-    if passed and not _stands(words, shown):
+    if is_met and not _stands(words, outputs):
         why = 'no pass, for the outputs do not say: '
-    elif passed and (_is_praise(words, text) or all(_is_talk(line, text) for line in around)):
+    elif is_met and (_is_praise(words, text) or all(_is_talk(line, text) for line in around)):
         why = 'no pass, for this is an order to the judge, or praise: '
-    elif passed and ' ' in text and text.lower().strip(' .') in words.lower():
+    elif is_met and ' ' in text and text.lower().strip(' .') in words.lower():
         why = 'no pass, for this only repeats the assertion: '
-    return _finding(text, passed and not why, why + quote, 'model')
+    return _finding(text, is_met and not why, why + quote, 'model')
 
 # %% ../../nbs/proof/03_evals.ipynb #02f3c588
-def _by_judge(eval, asked, run, chat, hide):
-    "What `chat` finds of the assertions `asked`; ValueError or `Outage` if it says nothing of use"
-    shown = _shown(run, hide)
-    system, user = _question(eval, asked, shown, hide)
+def _by_judge(eval, assertions, run, chat, hide):
+    "What `chat` finds of `assertions`; ValueError or `Outage` if it says nothing of use"
+    outputs = _outputs(run, hide)
+    system, user = _query(eval, assertions, outputs, hide)
     try:
-        decided = _decided(chat.reply([system, user]), len(asked))
+        answers = _answers(chat.reply([system, user]), len(assertions))
     except ValueError as e:
         again = dict(role='user', content=f'{user["content"]}\n\nYour last reply could not be used: {e}.')
-        decided = _decided(chat.reply([system, again]), len(asked))
-    return [_verdict(text, *pair, shown) for text, pair in zip(asked, decided)]
+        answers = _answers(chat.reply([system, again]), len(assertions))
+    return [_judged_finding(text, *pair, outputs) for text, pair in zip(assertions, answers)]
 
 # %% ../../nbs/proof/03_evals.ipynb #e425f40c
 def grading(findings:list[dict], ungraded:list[str], failure:str='')->dict: # The file `grading.json`
     "What a run has come to, `findings` of what could be graded"
-    passed, n = sum(f['passed'] for f in findings), len(findings)
-    summary = dict(passed=passed, failed=n - passed, total=n, pass_rate=passed/max(1, n))
+    n_passed, n = sum(f['passed'] for f in findings), len(findings)
+    summary = dict(passed=n_passed, failed=n - n_passed, total=n, pass_rate=n_passed/max(1, n))
     return dict(
         assertion_results=findings,
         expectations=findings,
@@ -170,18 +170,18 @@ def grade(
 )->dict: # The file `grading.json`; OSError if nobody can tell, `BudgetExceeded` if there is no money left
     "What a run on `eval` has come to"
     run = Outputs(outputs, answer, eval.files)
-    asked = [a.text for a in eval.assertions if a.check is None]
-    coded = [a for a in eval.assertions if a.check and is_allowed(a.check, eval.folder)]
+    for_judge = [a.text for a in eval.assertions if a.check is None]
+    with_check = [a for a in eval.assertions if a.check and is_allowed(a.check, eval.folder)]
     try:
-        found = {a.text: _finding(a.text, *holds(a.check, run, eval.folder), 'code') for a in coded}
-        if chat and asked:
-            found |= zip(asked, _by_judge(eval, asked, run, chat, hide))
+        findings = {a.text: _finding(a.text, *holds(a.check, run, eval.folder), 'code') for a in with_check}
+        if chat and for_judge:
+            findings |= zip(for_judge, _by_judge(eval, for_judge, run, chat, hide))
     except (Outage, ValueError) as e:
         raise OSError(str(e)) from None
-    results = [found[a.text] for a in eval.assertions if a.text in found]
-    if not found:
+    results = [findings[a.text] for a in eval.assertions if a.text in findings]
+    if not findings:
         raise OSError('nothing was graded')
-    return grading(results, [a.text for a in eval.assertions if a.text not in found])
+    return grading(results, [a.text for a in eval.assertions if a.text not in findings])
 
 # %% ../../nbs/proof/03_evals.ipynb #0d02322a
 def _front(folder):
@@ -200,13 +200,13 @@ def skill_names(skill:Path)->list[str]: # ValueError unless agents find it
 def caveats(skill:Path)->list[str]: # A sentence each; ValueError unless agents find it
     "What keeps some agents from `skill`, or from parts of it"
     (folder, name), n = skill_names(skill), len(_front(skill)['description'])
-    found = []
-    skill_files(skill, found)
+    lines = []
+    skill_files(skill, lines)
     if name != folder:
-        found.append(f'{folder}: `name` is {name!r}, and agents may go by the folder: name both alike.')
+        lines.append(f'{folder}: `name` is {name!r}, and agents may go by the folder: name both alike.')
     if n > 1024:
-        found.append(f'{folder}: `description` has {n} characters, and agents may read 1024: shorten it.')
-    return found
+        lines.append(f'{folder}: `description` has {n} characters, and agents may read 1024: shorten it.')
+    return lines
 
 # %% ../../nbs/proof/03_evals.ipynb #bbf6a06b
 def _hindrance(e, a, chat):
@@ -232,15 +232,15 @@ def gradable(
     chat:Chat|None=None, # The judge
 )->tuple[list[Eval], list[str]]: # Those with an assertion that can be graded, and a line for each that cannot
     "Which of `evals` are worth a run; ValueError if none is"
-    kept, left = [], []
+    ready, hindrances = [], []
     for e in sorted(evals, key=lambda e: natural(e.id)):
         whys = {a.text: _hindrance(e, a, chat) for a in e.assertions}
         if '' in whys.values():
-            kept.append(e)
+            ready.append(e)
         if not whys:
-            left.append(f'eval {e.id} has no assertions')
-        left += [f'eval {e.id}: {text} ({why})' for text, why in whys.items() if why]
-    if not kept:
-        why = '; '.join(left[:2]) or 'there is none'
+            hindrances.append(f'eval {e.id} has no assertions')
+        hindrances += [f'eval {e.id}: {text} ({why})' for text, why in whys.items() if why]
+    if not ready:
+        why = '; '.join(hindrances[:2]) or 'there is none'
         raise ValueError(f'no assertion of these evals can be graded: {why}')
-    return kept, left
+    return ready, hindrances

@@ -79,10 +79,10 @@ def _read_together(members, alpha):
     ps = [m.proof.facts['p'] if m.verdict in _TESTED else 1. for m in members]
     holds = holm(ps, alpha)
     level = alpha/(len(members) - sum(holds) + 1)
-    found = [m for m, is_shown in zip(members, holds) if is_shown and m.verdict == 'not enough evidence']
-    for m in found:
+    additions = [m for m, is_shown in zip(members, holds) if is_shown and m.verdict == 'not enough evidence']
+    for m in additions:
         m.proof = m.proof.at_level(level)
-    return found
+    return additions
 
 # %% ../../nbs/proof/08_family.ipynb #e9ccd3fd
 def prove_members(
@@ -111,7 +111,7 @@ def prove_members(
     yield from _read_together(members, alpha)
 
 # %% ../../nbs/proof/08_family.ipynb #1cb342bf
-def _told(claim):
+def _claim_text(claim):
     e = claim.effect
     return f'{claim.verdict} {e.mean:+.2f} [{e.low:+.2f}, {e.high:+.2f}]'
 
@@ -121,11 +121,11 @@ def _row(m):
         return [m.folder.name, m.verdict, '', '', '', '', m.error or '']
     facts = m.proof.facts
     arms = facts['losses'].values()
-    these, like = [*map(_told, m.proof.analysis.claims), ''][:2]
-    lost = ', '.join(f'{arm["lost"] + arm["failed"]} of {arm["tries"]}' for arm in arms)
+    these, like = [*map(_claim_text, m.proof.analysis.claims), ''][:2]
+    losses = ', '.join(f'{arm["lost"] + arm["failed"]} of {arm["tries"]}' for arm in arms)
     early = f', ended early: {facts["limit"]}' if facts['limit'] else ''
     which = f'no. {m.proof.folder.name.rpartition("-")[2]}, against {m.versus}{early}'
-    return [m.folder.name, m.verdict, these, like, lost, facts['cost'], which]
+    return [m.folder.name, m.verdict, these, like, losses, facts['cost'], which]
 
 def members_table(members:Sequence[Member])->Table:
     "What became of each of `members`"
@@ -144,16 +144,16 @@ def exit_code(members:Sequence[Member])->int: # 0 all help, 1 not shown, 2 one h
 def _git(top, *words, why='git cannot tell what has changed', **env):
     "What git prints; ValueError, which says `why`, if it fails"
     line = ['git', '-C', top, '-c', f'core.hooksPath={os.devnull}', '-c', 'core.fsmonitor=false', *words]
-    done = subprocess.run(line, env=os.environ | env, stdin=subprocess.DEVNULL, capture_output=True)
-    if done.returncode:
-        raise ValueError(f'{why} ({clip(os.fsdecode(done.stderr))})')
-    return os.fsdecode(done.stdout)
+    process = subprocess.run(line, env=os.environ | env, stdin=subprocess.DEVNULL, capture_output=True)
+    if process.returncode:
+        raise ValueError(f'{why} ({clip(os.fsdecode(process.stderr))})')
+    return os.fsdecode(process.stdout)
 
-def _compared(m, changed, before, base):
-    "`m` with what it is compared with; None if nothing of it is among the paths `changed`"
+def _comparison(m, changes, before, base):
+    "`m` with what it is compared with; None if nothing of it is among the paths `changes`"
     real = m.folder.resolve()
-    linked = {p.resolve() for p in skill_files(real).values()}
-    own = [p for p in changed if p in linked or not {real, m.folder}.isdisjoint([p, *p.parents])]
+    targets = {p.resolve() for p in skill_files(real).values()}
+    own = [p for p in changes if p in targets or not {real, m.folder}.isdisjoint([p, *p.parents])]
     if not own:
         return None
     if all(real/'evals' in p.parents for p in own):
@@ -180,6 +180,6 @@ def changed_members(
     (old/'.git').mkdir(parents=True) # Links may lead as far as the repository reaches
     names = _git(top, 'diff-index', '--cached', '--name-only', '--no-renames', '-z', commit)
     names += _git(top, 'ls-files', '-z', '-m', '-o', '--exclude-standard')
-    changed = {top/name for name in names.split('\0') if name}
-    found = [_compared(m, changed, old/m.folder.relative_to(top), base) for m in members]
-    return [m for m in found if m]
+    changes = {top/name for name in names.split('\0') if name}
+    comparisons = [_comparison(m, changes, old/m.folder.relative_to(top), base) for m in members]
+    return [m for m in comparisons if m]

@@ -21,7 +21,7 @@ from ..core.store import JsonlLog, write_json
 from ..llm.chat import Chat
 from ..llm.ledger import Ledger, read_prices
 from ..llm.reply import ChatReply, RunStopped
-from .agents import Agent, read_signed, run_agent, signed, unsigned
+from .agents import Agent, read_signed, run_agent, sign, verify
 from .evals import Eval, grade, grading, skill_names
 
 # %% ../../nbs/proof/05_runs.ipynb #3c38f58c
@@ -69,11 +69,11 @@ class Budget:
         "The limit that leaves no room for a run, empty if there is none"
         self.used['max_minutes'] = (monotonic() - self.began)/60
         for name in ('max_runs', 'max_tokens', 'max_usd', 'max_minutes'):
-            limit, used = getattr(self.config, name), self.used[name]
+            limit, amount = getattr(self.config, name), self.used[name]
             most = sum(dearest[name] for dearest in self.most)
             room = 1 if name == 'max_runs' else max(_CARE*most, 1e-9)
-            if 0 < limit < used + room*(self.in_flight + 1):
-                why = f' ({used:,.6g} are used, and a run took {most:,.6g})' if used < limit else ''
+            if 0 < limit < amount + room*(self.in_flight + 1):
+                why = f' ({amount:,.6g} are used, and a run took {most:,.6g})' if amount < limit else ''
                 return f'{name} of {limit:,} is reached{why}'
         return ''
 
@@ -145,8 +145,9 @@ def progress(self:Course, number:int)->tuple[int, int, str]: # Runs that count, 
                 for arm in self.arms)
     rounds = self.config.rounds
     n, usd = len(self.losses), self.paid['max_usd']
-    lost = f', {n} lost, the first because {self.losses[0]["error"]}' if n else ''
-    words = f'round {number} of {rounds}, effect so far {mean(new) - mean(old):+.2f}, {usd:.2f} USD{lost}'
+    loss_words = f', {n} lost, the first because {self.losses[0]["error"]}' if n else ''
+    effect = mean(new) - mean(old)
+    words = f'round {number} of {rounds}, effect so far {effect:+.2f}, {usd:.2f} USD{loss_words}'
     return len(self.rows), rounds*len(self.evals)*len(self.arms), words
 
 # %% ../../nbs/proof/05_runs.ipynb #64cac758
@@ -155,7 +156,7 @@ def check_limits(self:Course)->None: # ValueError for one
     "Refuse limits that could not be kept"
     agent, config = self.agent, self.config
     for name in ('max_tokens', 'max_usd'):
-        if vars(config)[name] and not (agent.read or agent.chat):
+        if vars(config)[name] and not (agent.reader or agent.chat):
             raise ValueError(f'{agent.name} does not say what its runs take, so {name} cannot be kept: '
                              'set max_runs or max_minutes')
     ledger, some = config.budget.ledger, dict(tokens=2, written=1)
@@ -165,10 +166,10 @@ def check_limits(self:Course)->None: # ValueError for one
     if not (agent.chat or agent.counts):
         _price(self, config.model, some)
 
-def _price(course, model, used):
-    "What the tokens in `used` cost; None if nobody knows, and ValueError where a limit needs it"
-    tokens, written = used['tokens'], used['written']
-    usd = course.config.budget.ledger.cost(model, tokens - written, written, used.get('cached', 0))
+def _price(course, model, usage):
+    "What the tokens in `usage` cost; None if nobody knows, and ValueError where a limit needs it"
+    tokens, output = usage['tokens'], usage['written']
+    usd = course.config.budget.ledger.cost(model, tokens - output, output, usage.get('cached', 0))
     if usd is None and course.config.max_usd:
         name = repr(model) if model else course.agent.name
         raise ValueError(f'{name} has no price, so max_usd cannot be kept: name a model that genai-prices '
@@ -179,25 +180,25 @@ def _price(course, model, used):
 # %% ../../nbs/proof/05_runs.ipynb #9fd4fd0e
 @patch
 def bill(self:Course,
-    used:dict,  # `tokens`, `written` and what else an `AgentRun` holds
+    usage:dict,  # `tokens`, `written` and what else an `AgentRun` holds
     runs:int=1, # 0 for the judge
 )->dict: # `max_runs`, `max_tokens`, `max_usd`, `unpriced`; ValueError where a limit needs an unknown price
     "What a run or its judge took"
     chat = self.agent.chat if runs else self.judge
-    if runs and used['failure'] and not used['tokens']: # It was ended before it could say
+    if runs and usage['failure'] and not usage['tokens']: # It was ended before it could say
         return dict(self.config.budget.most[1], max_runs=1)
-    usd = used.get('usd') or _price(self, chat.model if chat else self.config.model, used)
-    return dict(max_runs=runs, max_tokens=used['tokens'], max_usd=usd or 0., unpriced=int(usd is None))
+    usd = usage.get('usd') or _price(self, chat.model if chat else self.config.model, usage)
+    return dict(max_runs=runs, max_tokens=usage['tokens'], max_usd=usd or 0., unpriced=int(usd is None))
 
 def _note(course, row):
-    course.log.append([signed(row, course.log.path)])
+    course.log.append([sign(row, course.log.path)])
 
 @patch
-def pay(self:Course, used:dict, runs:int=1)->None: # Errors of `bill`
+def pay(self:Course, usage:dict, runs:int=1)->None: # Errors of `bill`
     "Note and enter what a run or its judge took"
-    paid = self.bill(used, runs)
-    _note(self, dict(paid=paid))
-    self.config.budget.enter(self, paid)
+    bill = self.bill(usage, runs)
+    _note(self, dict(paid=bill))
+    self.config.budget.enter(self, bill)
 
 # %% ../../nbs/proof/05_runs.ipynb #83aa7fde
 def grade_run(
@@ -216,8 +217,8 @@ def grade_run(
         if not isinstance(error.__context__, ValueError):
             raise
         why = f'it could not be graded: {error}'
-    asked = [a.text for a in e.assertions if judge or a.check]
-    return grading([dict(text=text, passed=False, evidence=why, by='failure') for text in asked], [], why)
+    texts = [a.text for a in e.assertions if judge or a.check]
+    return grading([dict(text=text, passed=False, evidence=why, by='failure') for text in texts], [], why)
 
 # %% ../../nbs/proof/05_runs.ipynb #9052c0d2
 class _Judge:
@@ -233,18 +234,18 @@ class _Judge:
         return reply
 
 # %% ../../nbs/proof/05_runs.ipynb #9968947f
-def _graded(course, e, run, place):
+def _grades(course, e, run, place):
     "What `grading.json` says of a run, which is graded now if need be"
     file, seconds = place/'grading.json', run['seconds']
-    found = read_signed(file)
-    if found is None:
+    grades = read_signed(file)
+    if grades is None:
         skills = filter(None, course.arms.values() if course.judge else ())
         hide = [name for skill in skills for name in skill_names(skill)]
-        found = grade_run(e, run, place/'outputs', course.judge and _Judge(course), hide)
+        grades = grade_run(e, run, place/'outputs', course.judge and _Judge(course), hide)
         write_json(place/'timing.json', dict(
             total_tokens=run['tokens'], duration_ms=round(1000*seconds), total_duration_seconds=seconds))
-        write_json(file, signed(found, file))
-    return found
+        write_json(file, sign(grades, file))
+    return grades
 
 # %% ../../nbs/proof/05_runs.ipynb #d54b32af
 _STARTS, _PATIENCE = 2, 6 # Runs that are lost in a row, to what no further try mends and to all else
@@ -286,12 +287,12 @@ def _attempt(course, e, key):
         _remove(place)
         return _lose(course, key, run['error'])
     try:
-        found = _graded(course, e, run, place)
+        grades = _grades(course, e, run, place)
     except OSError as error: # The judge is away
         return _lose(course, key, str(error))
-    result = found['summary'] | dict(time_seconds=run['seconds'], tokens=run['tokens'])
-    told = {name: found[name] for name in ('failure', 'expectations')}
-    return key | told | dict(result=result, opened=run['opened'])
+    result = grades['summary'] | dict(time_seconds=run['seconds'], tokens=run['tokens'])
+    details = {name: grades[name] for name in ('failure', 'expectations')}
+    return key | details | dict(result=result, opened=run['opened'])
 
 # %% ../../nbs/proof/05_runs.ipynb #d883fae9
 @patch
@@ -326,7 +327,7 @@ def row(self:Course,
 @patch
 def recall(self:Course)->None:
     "Take in what is known of a proof that goes on"
-    for row in filter(None, (unsigned(row, self.log.path) for row in self.log.read([]))):
+    for row in filter(None, (verify(row, self.log.path) for row in self.log.read([]))):
         if 'paid' in row:
             self.config.budget.enter(self, row['paid'])
         else:

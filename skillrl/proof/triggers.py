@@ -15,21 +15,20 @@ from ..core.runfolder import RunFolder
 from ..core.stats import Rate, average, lower_bound
 from ..core.store import read_json, write_json
 from ..core.tables import Table
-from ..worlds.bm25 import BM25
 from ..llm.command import copy_files
-from .agents import Agent, shown_files, signed
+from .agents import Agent, shown_files, sign
 from .evals import Assertion, Eval, skill_names
 from .prove import course_of
 from .runs import ProofConfig
 from ..skills.queries import text_field
 
 # %% ../../nbs/proof/07_triggers.ipynb #96e1e9c6
-def _pairs(found):
+def _pairs(content):
     "(text of a query, should it open the skill?) for each query in what a file holds"
-    if isinstance(found, list):
-        return [(text_field(d, 'query', 100_000), d.get('should_trigger')) for d in found]
+    if isinstance(content, list):
+        return [(text_field(d, 'query', 100_000), d.get('should_trigger')) for d in content]
     lists = dict(should_trigger_prompts=True, should_not_trigger_prompts=False)
-    return [(text_field(d, 'prompt', 100_000), k) for name, k in lists.items() for d in found.get(name, [])]
+    return [(text_field(d, 'prompt', 100_000), k) for name, k in lists.items() for d in content.get(name, [])]
 
 _FILES = 'evals/eval_queries.json', 'evals/*trigger*.json', 'evals/*trigger*.y*ml', '*trigger*.y*ml'
 
@@ -39,14 +38,14 @@ def load_queries(
 )->dict: # Query → should it open the skill? ValueError, in one sentence, names file and field
     "The queries that the trigger of `skill` is tried on"
     folder = Path(skill)
-    known = [p for name in _FILES for p in sorted(folder.glob(name))]
-    path = Path(file) if file else [*known, folder/_FILES[0]][0]
+    candidates = [p for name in _FILES for p in sorted(folder.glob(name))]
+    path = Path(file) if file else [*candidates, folder/_FILES[0]][0]
     if not path.is_file():
         raise ValueError(f'{path} is no file: write [{{"query": "…", "should_trigger": true}}, …] into it')
     try:
         is_json = path.suffix == '.json'
-        found = read_json(path) if is_json else yaml.safe_load(path.read_bytes())
-        pairs = [*dict.fromkeys(_pairs(found))]
+        content = read_json(path) if is_json else yaml.safe_load(path.read_bytes())
+        pairs = [*dict.fromkeys(_pairs(content))]
     except (AttributeError, TypeError, ValueError, RecursionError, yaml.YAMLError) as e:
         raise ValueError(f'{path} does not hold queries: {" ".join(str(e).split())}') from None
     queries = dict(pairs)
@@ -63,13 +62,13 @@ def _level(k, rounds):
 
 def _share(outcomes, level):
     "The share of 1 among 0, 1 and None, with bounds that hold whatever None would have been"
-    known = [x for x in outcomes if x is not None]
+    values = [x for x in outcomes if x is not None]
     low = lower_bound([x or 0 for x in outcomes], level)
     high = 1 - lower_bound([x == 0 for x in outcomes], level)
-    return Rate(average(known) if known else math.nan, low, high, len(known))
+    return Rate(average(values) if values else math.nan, low, high, len(values))
 
 # %% ../../nbs/proof/07_triggers.ipynb #8d68fb94
-def _installed(skill, place):
+def _install(skill, place):
     "The folder `place`, with the skill and those beside it, without what agents may not see"
     for path in sorted(skill.parent.glob('[!.]*/SKILL.md')):
         copy_files(shown_files(path.parent), place/path.parent.name)
@@ -118,25 +117,14 @@ def _play(course):
             break
     return rows, rates, verdict
 
-# %% ../../nbs/proof/07_triggers.ipynb #4fb1a5f3
-def _floor(installed, name, asked):
-    "The rates, were the skill opened whose front matter shares most words with a query"
-    files = sorted(installed.glob('*/SKILL.md'))
-    texts = [path.read_text(encoding='utf-8', errors='replace') for path in files]
-    index, rows = BM25([text.split('\n---')[0] for text in texts]), []
-    for query, should in asked.items():
-        best = [files[place].parent.name for place, _ in index.search(query, 1)]
-        rows.append(dict(should=should, is_open=int(best == [name])))
-    return {key: rate.mean for key, rate in _rates(rows, _ERROR).items()}
-
-# %% ../../nbs/proof/07_triggers.ipynb #034bea40
-def _by_query(rows, asked):
+# %% ../../nbs/proof/07_triggers.ipynb #acb21ba3
+def _by_query(rows, queries):
     "What was opened for each query"
-    for query, should in asked.items():
+    for query, should in queries.items():
         mine = [row for row in rows if row['query'] == query]
-        opened = Counter(name for row in mine for name in row['opened'])
+        counts = Counter(name for row in mine for name in row['opened'])
         yield dict(
-            opened=dict(opened.most_common()),
+            opened=dict(counts.most_common()),
             runs=len(mine),
             unknown=sum(row['is_open'] is None for row in mine),
             should_trigger=should,
@@ -145,10 +133,10 @@ def _by_query(rows, asked):
 def _lines(facts):
     "What `facts` say, a line each"
     yield f'{facts["skill"]}: {facts["verdict"]}'
-    told = dict(recall='opened where it should be', false_opens='opened where it should not be',
+    labels = dict(recall='opened where it should be', false_opens='opened where it should not be',
                 precision='of its openings, right')
-    for key, words in told.items():
-        yield f'{words}: {Rate(**facts[key])}; by shared words alone {facts["floor"][key]:.2f}'
+    for key, words in labels.items():
+        yield f'{words}: {Rate(**facts[key])}'
     if facts['lost']:
         yield f'Runs that could not be counted: {facts["lost"]}.'
     if facts['limit']:
@@ -172,12 +160,11 @@ class TriggerProof:
 def _facts(course):
     "Play, and say what came of it, as `proof.json` has it"
     rows, rates, verdict = _play(course)
-    skill, asked = course.about['skill'], course.about['asked']
+    queries = course.about['asked']
     return course.facts() | {key: asdict(rate) for key, rate in rates.items()} | dict(
         verdict=verdict,
         code=_VERDICTS.index(verdict),
-        floor=_floor(course.arms[_ARM], skill, asked),
-        queries=list(_by_query(rows, asked)))
+        queries=list(_by_query(rows, queries)))
 
 # %% ../../nbs/proof/07_triggers.ipynb #8da974b4
 def prove_triggers(
@@ -188,7 +175,7 @@ def prove_triggers(
     config:ProofConfig|None=None, # `effect` is the share of runs that may be wrong; None ends runs at 3 min
 )->TriggerProof: # ValueError for a skill, queries or an agent that will not do; `RunStopped` if no run counts
     "Ask `agent` the queries until it is clear whether it opens `skill` when it should and only then"
-    if not (agent.read and agent.skills):
+    if not (agent.reader and agent.skills):
         raise ValueError(f'{agent.name} does not say what it opens: name claude, codex, opencode or gemini')
     skill, config = Path(skill).resolve(), config or ProofConfig(timeout=180.)
     skill_names(skill)
@@ -196,10 +183,10 @@ def prove_triggers(
     evals = [Eval(n, query, '', {}, [_WHATEVER], skill) for n, query in enumerate(queries, 1)]
     there = replace(agent, skills=str(Path(agent.skills).parent))
     with TemporaryDirectory() as tmp:
-        arms = {_ARM: _installed(skill, Path(tmp)/'skills')}
+        arms = {_ARM: _install(skill, Path(tmp)/'skills')}
         place = Path(workspace or f'{skill}-workspace')/'triggers'
         course = course_of(there, None, config, arms, evals, place, skill=skill.name, asked=queries)
-        with RunFolder(course.root, signed(course.about, course.root/'config.json'), None):
+        with RunFolder(course.root, sign(course.about, course.root/'config.json'), None):
             course.recall()
             facts = _facts(course)
             write_json(course.root/'proof.json', facts)

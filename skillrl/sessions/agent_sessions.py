@@ -49,10 +49,10 @@ class AgentSession:
     turns:list = field(default_factory=list)    # `Turn`s, in order
     sidechain:bool = False                      # Did another agent begin it, and no human?
     outcome:dict = field(default_factory=dict)  # `reward` if one was recorded, and what else is known
-    skipped:Counter = field(default_factory=Counter) # What was left out or cut → how often
-    masked:Counter = field(default_factory=Counter)  # Kind of secret → how many were replaced
+    omissions:Counter = field(default_factory=Counter) # What was left out or cut → how often
+    redactions:Counter = field(default_factory=Counter)  # Kind of secret → how many were replaced
     latest:dict = field(default_factory=dict, repr=False) # Id → the latest `ToolCall` of that id
-    made:Trajectory = None                 # What it is already, where one of ours was read
+    trajectory:Trajectory = None              # What it is already, where one of ours was read
 
     @property
     def calls(self)->list: # `ToolCall`s
@@ -67,13 +67,13 @@ _IMAGE = re.compile(r'data:[\w/+.-]{3,60};base64,[\w+/=\s-]{20,}')
 def clean(self:AgentSession, text:str)->str:
     "`text` without secrets and pictures, and without its middle if it is long"
     text, images = _IMAGE.subn('[image]', text)
-    self.skipped['images'] += images
+    self.omissions['images'] += images
     if len(text) <= 2*_KEEP:
-        return redact(text, counts=self.masked, homes=True)
-    self.skipped['long texts'] += 1
+        return redact(text, counts=self.redactions, homes=True)
+    self.omissions['long texts'] += 1
     head, tail = text[:2*_KEEP], text[-2*_KEEP:]
     ends = head.rsplit(None, 1)[0], tail.split(None, 1)[-1] # No word is halved
-    first, last = (redact(end, counts=self.masked, homes=True) for end in ends)
+    first, last = (redact(end, counts=self.redactions, homes=True) for end in ends)
     return f'{first[:_KEEP]}\n[… {len(text) - 2*_KEEP:,} characters are left out …]\n{last[-_KEEP:]}'
 
 # %% ../../nbs/sessions/01_agent_sessions.ipynb #a89916fe
@@ -126,7 +126,7 @@ def text_of(self:AgentSession, content:object)->str:
     if re.fullmatch('(redacted_)?thinking|reasoning|tool_use|tool_result', kind):
         return ''
     if 'image' in kind:
-        self.skipped['images'] += 1
+        self.omissions['images'] += 1
         return '[image]'
     words = spelled(content, 'content')
     return to_json(content) if words is None else self.text_of(words)
@@ -153,9 +153,9 @@ def parsed(text:str)->object:
 def call(self:AgentSession, d:dict)->None:
     "The agent calls a tool, as `d` says in any spelling, perhaps with what came back"
     args = spelled(d, 'args')
-    told = parsed(args) if isinstance(args, str) and args[:1] == '{' else args
-    self.skipped['arguments that are no JSON'] += told is None and args is not None
-    args = told if isinstance(told, dict) else {'input': args}
+    json_args = parsed(args) if isinstance(args, str) and args[:1] == '{' else args
+    self.omissions['arguments that are no JSON'] += json_args is None and args is not None
+    args = json_args if isinstance(json_args, dict) else {'input': args}
     tool = self.clean(str(spelled(d, 'name')))
     call = self.latest[str(spelled(d, 'id'))] = ToolCall(tool, each_text(self.clean, args))
     if not self.turns or self.turns[-1].role != 'assistant':
@@ -177,19 +177,19 @@ def result(self:AgentSession, d:dict)->ToolCall: # None if nobody waits for it
     "A tool answers, as `d` says in any spelling"
     call = self.latest.get(str(spelled(d, 'id')))
     if not call or call.result is not None:
-        self.skipped['results that nobody waits for'] += 1
+        self.omissions['results that nobody waits for'] += 1
         return None
     text = self.text_of(spelled(d, 'content'))
     inner = parsed(text)
     if spelled(inner, 'code') is not None and 'output' in inner:
         d, text = inner | d, self.text_of(inner['output'])
-    failed, code = self.text_of(spelled(d, 'error')), spelled(d, 'code')
-    told = _EXIT.match(text)
-    if call.exit_code is None and not failed: # It ran, to its end
-        call.exit_code = int(told[1]) if told and code is None else code
-    failed = failed.removeprefix('action was not executed') # By which mini-swe-agent ends a run
-    call.result, call.answered = self.clean(text or failed), None
-    call.is_error = d.get('is_error', bool(failed) or d.get('status') == 'error' or None)
+    error_text, code = self.text_of(spelled(d, 'error')), spelled(d, 'code')
+    exit_line = _EXIT.match(text)
+    if call.exit_code is None and not error_text: # It ran, to its end
+        call.exit_code = int(exit_line[1]) if exit_line and code is None else code
+    error_text = error_text.removeprefix('action was not executed') # By which mini-swe-agent ends a run
+    call.result, call.answered = self.clean(text or error_text), None
+    call.is_error = d.get('is_error', bool(error_text) or d.get('status') == 'error' or None)
     call.rejected = bool(_REFUSED.match(text[:400])) or d.get('status') == 'cancelled' or None
     return call
 
@@ -207,7 +207,7 @@ _FRAMES = re.compile(r'''\s*(?:<(?:command-|local-command|bash-|system-reminder|
 def message(self:AgentSession, m:dict)->list: # Of what was answered the `ToolCall`s, None for others
     "Take down a message of a chat, with its calls and results, or one of those, or tokens alone"
     if m.get('is_copied_context'):
-        self.skipped['copied context'] += 1
+        self.omissions['copied context'] += 1
         return []
     role, usage = _ROLES.get(spelled(m, 'role')), spelled(m, 'usage')
     if role == 'tool':
@@ -215,19 +215,19 @@ def message(self:AgentSession, m:dict)->list: # Of what was answered the `ToolCa
     content = spelled(m, 'content')
     words, parts = self.text_of(content), content if isinstance(content, list) else ()
     parts = [part for part in parts if isinstance(part, dict)]
-    held = [part for part in parts if _ROLES.get(part.get('type')) in ('call', 'tool')]
+    inner = [part for part in parts if _ROLES.get(part.get('type')) in ('call', 'tool')]
     if role == 'call':
         self.call(m)
     elif role == 'user' and words.startswith('[Request interrupted'):
         self.say('event', 'interrupted')
-    elif role == 'assistant' or (role == 'user' and not (held or _FRAMES.match(words))):
+    elif role == 'assistant' or (role == 'user' and not (inner or _FRAMES.match(words))):
         self.say(role, words, m.get('timestamp'), m.get('id'), usage)
     elif usage:
         self.say('assistant', usage=usage)
     for call in filter(None, spelled(m, 'calls') or [m.get('function_call')]):
         self.call(call)
-    answered = [self.result(d) for d in spelled(m, 'results') or ()]
-    return answered + [call for part in held for call in self.message(part)]
+    results = [self.result(d) for d in spelled(m, 'results') or ()]
+    return results + [call for part in inner for call in self.message(part)]
 
 # %% ../../nbs/sessions/01_agent_sessions.ipynb #0d1eaff7
 def _tasks(session):
@@ -241,22 +241,22 @@ def _tasks(session):
 
 def _trajectory(session, n, turns, answer):
     task = turns[0].text if turns[0].role == 'user' else ''
-    steps, seen = [], task
-    said = []
+    steps, observation = [], task
+    texts = []
     for turn in turns:
-        said += [turn.text] if turn.role == 'assistant' and turn.text else []
+        texts += [turn.text] if turn.role == 'assistant' and turn.text else []
         for call in turn.calls:
-            known = {k: v for k, v in vars(call).items() if k != 'result' and v is not None}
+            details = {k: v for k, v in vars(call).items() if k != 'result' and v is not None}
             action = f'{call.tool} {to_json(call.args)}'
-            steps.append(Step(seen, action, reply='\n'.join(said), extra=known))
-            seen, said = call.result or '', []
-    said = '\n'.join(said)
+            steps.append(Step(observation, action, reply='\n'.join(texts), extra=details))
+            observation, texts = call.result or '', []
+    last_words = '\n'.join(texts)
     tokens = sum((Counter(turn.tokens) for turn in turns), Counter())
     about = {k: vars(session)[k] for k in ('source', 'project', 'model', 'sidechain')}
-    about |= dict(session=session.id, time=turns[0].time, answer=said, tokens=dict(tokens),
+    about |= dict(session=session.id, time=turns[0].time, answer=last_words, tokens=dict(tokens),
                   outcome='unknown', signals=_signals(turns, answer))
     t = Trajectory(f'{session.id}#{n}', task, steps=steps, metadata=about)
-    t.final_observation = seen if steps and seen else said
+    t.final_observation = observation if steps and observation else last_words
     return t
 
 # %% ../../nbs/sessions/01_agent_sessions.ipynb #529201b5
@@ -275,10 +275,10 @@ _WRAPPED = re.compile(r'''\A(?:/bin/|/usr/bin/)?(?:ba|z|da)?sh\s+-l?c\s+(["'])(.
 
 def shell_command(args:dict)->str: # Empty for tools that run nothing
     "What a shell is asked to do by a call with `args`"
-    asked = spelled(args, 'shell') or ''
-    if isinstance(asked, list):
-        asked = asked[-1] if asked[1:2] in (['-lc'], ['-c']) else ' '.join(map(str, asked))
-    return _WRAPPED.sub(r'\2', str(asked))
+    command = spelled(args, 'shell') or ''
+    if isinstance(command, list):
+        command = command[-1] if command[1:2] in (['-lc'], ['-c']) else ' '.join(map(str, command))
+    return _WRAPPED.sub(r'\2', str(command))
 
 # %% ../../nbs/sessions/01_agent_sessions.ipynb #4c5e75b5
 def _test_run(call):
@@ -310,17 +310,17 @@ _OPINION = re.compile(r'''\s*
     |well[ ]done|good[ ](?:job|work)|love[ ]it|all[ ]good)(?=[\s,.!;:)]|$)(?![ ]in[ ]advance)))''',
     re.X | re.I | re.S)
 
-def _opinion(text, asked):
-    "'corrected' or 'thanked' if the human does so, otherwise empty; 'no' may answer what was `asked`"
+def _opinion(text, is_question):
+    "'corrected' or 'thanked' if the human does so, otherwise empty; 'no' may answer a question"
     m = _OPINION.match(text.replace('’', "'")[:200])
-    found = m.lastgroup if m else ''
-    return {'no': '' if asked else 'corrected'}.get(found, found)
+    kind = m.lastgroup if m else ''
+    return {'no': '' if is_question else 'corrected'}.get(kind, kind)
 
 # %% ../../nbs/sessions/01_agent_sessions.ipynb #8dbb489d
-def succeeded(known:dict)->bool: # None if nobody answered
-    "Did a call succeed of which this is `known`?"
-    failed = any(known.get(k) for k in ('is_error', 'exit_code', 'rejected'))
-    return not failed if failed or known.get('answered', True) else None
+def succeeded(details:dict)->bool: # None if nobody answered
+    "Did the call succeed that has these `details`?"
+    is_failure = any(details.get(k) for k in ('is_error', 'exit_code', 'rejected'))
+    return not is_failure if is_failure or details.get('answered', True) else None
 
 # %% ../../nbs/sessions/01_agent_sessions.ipynb #d62cc1c2
 def _signals(turns, answer):
@@ -340,8 +340,8 @@ def _signals(turns, answer):
 # %% ../../nbs/sessions/01_agent_sessions.ipynb #6f0b4729
 def to_trajectories(session:AgentSession)->list[Trajectory]:
     "The tasks of `session`, in order"
-    if session.made:
-        return [replace(session.made, id=session.id)]
+    if session.trajectory:
+        return [replace(session.trajectory, id=session.id)]
     tasks = _tasks(session)
     answers = [*(turns[0].text for turns in tasks[1:]), '']
     trajs = [_trajectory(session, n, *task) for n, task in enumerate(zip(tasks, answers), 1)]
@@ -364,7 +364,7 @@ def _label(step):
 def tool_table(trajs:list[Trajectory])->Table:
     "How often each tool was used, failed, failed again in the same way, and what then succeeded"
     calls, errors = Counter(), Counter()
-    again, fixed = Counter(), defaultdict(str)
+    again, fixes = Counter(), defaultdict(str)
     later = {} # Label → the next call of it that succeeded
     for t in reversed(trajs):
         if 'corrected' not in t.metadata.get('signals', {}):
@@ -380,7 +380,7 @@ def tool_table(trajs:list[Trajectory])->Table:
                 errors[name] += 1
                 again[name] += step.action in failures
                 failures.add(step.action)
-                fixed[name] = later.get(name) or fixed[name]
-    rows = [[name, n, errors[name], again[name], fixed[name]]
+                fixes[name] = later.get(name) or fixes[name]
+    rows = [[name, n, errors[name], again[name], fixes[name]]
             for name, n in calls.most_common()]
     return Table(['tool', 'calls', 'errors', 'failed again', 'succeeded then'], rows)

@@ -46,9 +46,9 @@ def _aim(step, t):
     args = step.extra.get('args') or {}
     project = re.escape(_project(t))
     text = shell_command(args).strip().removesuffix(' 2>&1')
-    shown = _SHOWS.match(text)
+    display = _SHOWS.match(text)
     reads = re.search('(?i)read|view|open', str(step.extra.get('tool')))
-    path = spelled(args, 'path') if reads else shown and shown[1]
+    path = spelled(args, 'path') if reads else display and display[1]
     text = re.sub(rf'(?<![^\s=])(?:cd {project} && |{project}/)', '', str(path or text))
     risky = _RISKY.search(re.sub(r'^cd (\S+) && ', r'\1 ', text))
     return 'file' if path else 'command', '' if risky else text
@@ -98,9 +98,9 @@ def _words(text):
 # %% ../../nbs/sessions/03_habits.ipynb #f3102993
 def _need(kind, wrong, right, t):
     "What tells one need from another"
-    varied = _bare(wrong)[2:]
+    operands = _bare(wrong)[2:]
     def general(m:re.Match)->str:
-        return '…' if m[0] in varied else m[0]
+        return '…' if m[0] in operands else m[0]
     forms = [re.sub(r'\S+', general, text) for text in (wrong, right)]
     return kind, forms[0] if kind == 'command' else _project(t), forms[1]
 
@@ -113,23 +113,23 @@ def _read(text):
     words = normal(re.sub(f'[{HIDDEN}]', '', text))
     return f' {words} ', [r for r in rejection_reasons(text) if r != 'hidden characters']
 
-def _is_planted(new, old, kind, seen):
-    "Has the agent got `new` instead of `old` from one of the texts `seen`, each after its action?"
-    told = f' {normal(new)} '
-    fresh = {*told.split()} - {*normal(old).split()}
-    for action, text in seen:
+def _is_planted(new, old, kind, observations):
+    "Has the agent got `new` instead of `old` from one of `observations`, pairs of an action and a text?"
+    new_words = f' {normal(new)} '
+    fresh = {*new_words.split()} - {*normal(old).split()}
+    for action, text in observations:
         words, orders = _read(text)
         strange = _OUTSIDE.search(action) and fresh and fresh <= {*words.split()}
-        copied = kind != 'file' and told.count(' ') > 3 and told in words
-        if orders or strange or copied:
+        is_copy = kind != 'file' and new_words.count(' ') > 3 and new_words in words
+        if orders or strange or is_copy:
             return True
 
-def _is_quoted(said, seen):
-    "Does a human who `said` so repeat five words of a text of `seen`, or quote another?"
-    words = normal(said).split()
+def _is_quoted(correction, observations):
+    "Does the `correction` of a human repeat five words of a text of `observations`, or quote another?"
+    words = normal(correction).split()
     runs = [' '.join(words[i:i + 5]) for i in range(len(words) - 4)]
-    texts = str([_read(text)[0] for _, text in seen])
-    return re.search('["“«`].{15}', said) or any(run in texts for run in runs)
+    texts = str([_read(text)[0] for _, text in observations])
+    return re.search('["“«`].{15}', correction) or any(run in texts for run in runs)
 
 # %% ../../nbs/sessions/03_habits.ipynb #f2006de0
 def _session(t):
@@ -140,28 +140,28 @@ def _session(t):
 def _sightings(trajs):
     "Each time that a need showed in `trajs`, the tasks of a session in order"
     for _, tasks in groupby(trajs, _session):
-        missed = []
-        seen = []
+        failures = []
+        observations = []
         action = ''
         for t in tasks:
             for step, aim, good in _tries(t):
                 if step.observation != t.task:
-                    seen.append((action, step.observation))
+                    observations.append((action, step.observation))
                 action = step.action
                 if not good:
-                    missed.append((aim, t))
+                    failures.append((aim, t))
                     continue
-                for old, began in missed:
+                for old, began in failures:
                     kind = _kind(old, aim)
-                    if kind and not _is_planted(aim[1], old[1], kind, seen):
+                    if kind and not _is_planted(aim[1], old[1], kind, observations):
                         yield _need(kind, old[1], aim[1], t), began, aim[1], old[1]
                 wrote = re.search(r'(?i)edit|write|patch|replace|create|sed -i|> ?\w', step.action)
-                missed = [m for m in missed if not (wrote or _kind(m[0], aim))]
-            seen.append((action, t.final_observation))
-            said = t.metadata.get('signals', {}).get('corrected', '')
-            words = [] if t.metadata.get('sidechain') else _words(said)
-            if len(words) > 1 and not _is_quoted(said, seen):
-                yield ('correction', '', ' '.join(words)), t, said, ''
+                failures = [m for m in failures if not (wrote or _kind(m[0], aim))]
+            observations.append((action, t.final_observation))
+            correction = t.metadata.get('signals', {}).get('corrected', '')
+            words = [] if t.metadata.get('sidechain') else _words(correction)
+            if len(words) > 1 and not _is_quoted(correction, observations):
+                yield ('correction', '', ' '.join(words)), t, correction, ''
 
 # %% ../../nbs/sessions/03_habits.ipynb #de2dbbf9
 _TOLD = dict( # Kind → title, advice
@@ -174,15 +174,15 @@ def _candidate(group):
     "The skill that sightings of the same need become, None for one session or what is not to be trusted"
     trajs = {t.id: t for _, t, *_ in group}.values()
     n = len({_session(t) for _, t, *_ in group})
-    need, _, said, failed = group[0]
+    need, _, correction, wrong = group[0]
     title, advice = _TOLD[need[0]]
-    first = need[1] if need[0] == 'command' else failed
-    occasion = f'`{first}` failed first' if failed else 'Said'
+    first = need[1] if need[0] == 'command' else wrong
+    occasion = f'`{first}` failed first' if wrong else 'Said'
     names = {slug(Path(_project(t)).name) for t in trajs}
     category = 'general' if len(names) > 1 or suspicions(min(names)) else min(names)
     about = origin(trajs, sessions=n, times=len(group), need=need)
-    told = title, advice.format(*need, said=said), f'{occasion}: {len(group)} times in {n} sessions.'
-    o = examined(Skill('', *told, category, provenance=about, status=PROBATION))
+    parts = title, advice.format(*need, said=correction), f'{occasion}: {len(group)} times in {n} sessions.'
+    o = examined(Skill('', *parts, category, provenance=about, status=PROBATION))
     sound = o.status == PROBATION and o.text == redact(o.text)
     return o if n > 1 and sound else None
 
@@ -195,10 +195,10 @@ def find_habits(
     groups = defaultdict(list)
     works = {(_project(t), aim[1])
              for t in trajs for _, aim, good in _tries(t) if aim[1] and good}
-    for seen in _sightings(trajs):
-        need, t, _, wrong = seen
+    for sighting in _sightings(trajs):
+        need, t, _, wrong = sighting
         if (_project(t), wrong) not in works:
-            groups[need].append(seen)
+            groups[need].append(sighting)
     bank = SkillBank()
     for o in filter(None, map(_candidate, groups.values())):
         bank.add(o)
@@ -216,14 +216,14 @@ _UNFIT = set(re.split(r',\s+', '''a tag, a link, code, a secret, an encoded bloc
 def _evals(candidates, sightings):
     "What was asked for where a need of one of `candidates` showed"
     advice = {o.provenance['need']: f'The work keeps to this: {o.principle}' for o in candidates}
-    asked = defaultdict(dict)
+    prompts = defaultdict(dict)
     for need, t, *_ in sightings:
         asks = t.task.strip() and not (t.metadata.get('sidechain') or rejection_reasons(t.task))
         if asks and need in advice and _UNFIT.isdisjoint(suspicions(t.task)):
-            asked[redact(t.task)][advice[need]] = True
-    for i, (prompt, kept) in enumerate(asked.items(), 1):
-        said = ['What the prompt asks for is done.', *kept]
-        yield dict(id=i, prompt=prompt, expected_output=' '.join(said), assertions=said)
+            prompts[redact(t.task)][advice[need]] = True
+    for i, (prompt, rules) in enumerate(prompts.items(), 1):
+        assertions = ['What the prompt asks for is done.', *rules]
+        yield dict(id=i, prompt=prompt, expected_output=' '.join(assertions), assertions=assertions)
 
 # %% ../../nbs/sessions/03_habits.ipynb #740f2d62
 _DOCUMENT = '''---

@@ -22,13 +22,13 @@ from ..core.trajectory import Trajectory
 # %% ../../nbs/sessions/02_session_logs.ipynb #195c2864
 class _Log:
     "What is known of a file while it is read"
-    def __init__(self, path, seen, skipped):
+    def __init__(self, path, known_ids, omissions):
         store_attr()
         self.source = ''  # The program that wrote it
         self.open = {}    # Id → a session that further records may add to
-        self.kept = {}    # Key → a message that waits for the end of the file
+        self.messages = {} # Key → a message that waits for the end of the file
         self.usages = []  # Messages that wait, too
-        self.notes = Counter() # What was counted
+        self.counts = Counter() # What was counted
 
     def session(self, id='', **about):
         "A new session; without an `id` it has the name of the file"
@@ -48,7 +48,7 @@ class _Log:
         except ImportError:
             raise
         except Exception: # Whatever a damaged record makes its reader raise
-            self.skipped['damaged records'] += 1
+            self.omissions['damaged records'] += 1
 
     def each(self, f, items):
         "`f` of each of `items` that is not damaged"
@@ -69,7 +69,7 @@ def _member(z, info):
     return json.loads(zstandard.ZstdDecompressor().decompressobj().decompress(z.read(info)))
 
 # %% ../../nbs/sessions/02_session_logs.ipynb #9cbd3040
-def _values(raw, skipped):
+def _values(raw, omissions):
     "The records in the bytes `raw`, mostly one"
     text = raw.decode('utf-8', 'replace').strip('\ufeff \t\r\n\0')
     value = parsed(text or '[]')
@@ -77,7 +77,7 @@ def _values(raw, skipped):
         value = dict(messages=value)
     values = value if isinstance(value, list) else [value]
     objects = [v for v in values if isinstance(v, dict)]
-    skipped['damaged lines'] += len(values) - len(objects)
+    omissions['damaged lines'] += len(values) - len(objects)
     return objects
 
 def _records(log):
@@ -93,29 +93,29 @@ def _records(log):
         whole = f.readline().strip() in (b'{', b'[') # One value, and not one a line
         f.seek(0)
         for raw in [f.read()] if whole else f:
-            yield from _values(raw, log.skipped)
+            yield from _values(raw, log.omissions)
 
 # %% ../../nbs/sessions/02_session_logs.ipynb #49887e32
 def _in_order(records, log):
     "New records, each after the one that it goes on from, wherever that stands in the file"
     waiting = defaultdict(list)
-    for r in chain(records, _released(waiting)):
+    for r in chain(records, _release(waiting)):
         ready = [r]
         while ready:
             r = ready.pop()
             uuid, parent = (str(spelled(r, word) or '') for word in ('uuid', 'parent'))
             if 'message' in r and spelled(r, 'said') is None:
-                log.skipped['damaged records'] += 1
-            elif parent and parent not in log.seen:
+                log.omissions['damaged records'] += 1
+            elif parent and parent not in log.known_ids:
                 waiting[parent].append(r)
-            elif uuid in log.seen:
-                log.skipped['records that were seen before'] += 1
+            elif uuid in log.known_ids:
+                log.omissions['records that were seen before'] += 1
             else:
-                log.seen.update(filter(None, [uuid]))
+                log.known_ids.update(filter(None, [uuid]))
                 yield r
                 ready += reversed(waiting.pop(uuid, []))
 
-def _released(waiting):
+def _release(waiting):
     "What goes on from a record that no file holds"
     while waiting:
         for r in waiting.pop(next(iter(waiting))):
@@ -125,7 +125,7 @@ def _released(waiting):
 def _claude(r, log):
     "What Claude Code logs, or prints as a stream"
     if 'message' not in r:
-        log.skipped['other records'] += 1
+        log.omissions['other records'] += 1
         return
     m = r['message']
     aside = bool(spelled(r, 'apart') or re.search('/subagents/|/agent-[^/]*$', log.path.as_posix()))
@@ -143,7 +143,7 @@ def _claude(r, log):
 # %% ../../nbs/sessions/02_session_logs.ipynb #250ad146
 def _codex(r, log):
     "What Codex logs"
-    s, total = log.going_on(r), log.notes
+    s, total = log.going_on(r), log.counts
     kind, p = r.get('type'), r['payload']
     if kind in ('response_item', 'token_usage_record'):
         total['records'] += kind == 'token_usage_record'
@@ -161,7 +161,7 @@ def _codex(r, log):
         for call in filter(None, [s.latest.get(spelled(p, 'item'))]):
             call.exit_code = spelled(p, 'code')
     elif kind not in ('event_msg', 'turn_context'):
-        s.skipped['other records'] += 1
+        s.omissions['other records'] += 1
 
 # %% ../../nbs/sessions/02_session_logs.ipynb #bef4f5e7
 def _responses(r, log):
@@ -171,18 +171,18 @@ def _responses(r, log):
         log.usages.append(dict(usage=spelled(r, 'usage')))
         parts = spelled(r, 'asked'), spelled(r, 'told') or []
         items = [part if isinstance(part, list) else [dict(role='user', content=part)] for part in parts]
-        log.kept = dict(enumerate(chain(*items)))
+        log.messages = dict(enumerate(chain(*items)))
 
 # %% ../../nbs/sessions/02_session_logs.ipynb #585d6e65
 _MARKS = dict(C=1., I=0., P=.5, N=0.) # Of Inspect
 
 def _document(d, log, above=''):
     "The session in `d`, and those of agents that it began"
-    log.kept |= d.get('eval') or {} # Of Inspect, about all samples
-    d = log.kept | d
-    log.notes['documents'] += 1
+    log.messages |= d.get('eval') or {} # Of Inspect, about all samples
+    d = log.messages | d
+    log.counts['documents'] += 1
     if spelled(d, 'messages') is None:
-        log.skipped['other records'] += 1
+        log.omissions['other records'] += 1
         return
     id, about = above + _name(d, log), dict(project=d.get('task'), model=spelled(d, 'model'))
     s = log.session(id, sidechain=bool(above), **about)
@@ -208,15 +208,15 @@ def _name(d, log):
     "The id of the session in `d`"
     if log.source == 'inspect':
         return f'{d.get("eval_id") or log.path.stem}/{d["id"]}_{d.get("epoch", 1)}'
-    numbered = log.path.stem + f':{log.notes["documents"]}'*(log.source == 'chat')
-    return str(spelled(d, 'session') or d.get('id') or numbered)
+    numbered_name = log.path.stem + f':{log.counts["documents"]}'*(log.source == 'chat')
+    return str(spelled(d, 'session') or d.get('id') or numbered_name)
 
 def _reward_beside(path):
     "The reward in a file of Harbor's verifier, None without one"
     for folder in path.parent, path.parent.parent:
         for file in folder.glob('verifier/reward.*'):
-            told = json.loads(file.read_bytes())
-            return told['reward'] if isinstance(told, dict) else told
+            reward = json.loads(file.read_bytes())
+            return reward['reward'] if isinstance(reward, dict) else reward
 
 # %% ../../nbs/sessions/02_session_logs.ipynb #9c828140
 def _gemini(r, log):
@@ -229,7 +229,7 @@ def _gemini(r, log):
         if place and not s.project:
             s.project = place[1]
         if 'id' in m and not words.startswith("[{'functionResponse'"): # Which its call holds, too
-            log.kept[m['id']] = m
+            log.messages[m['id']] = m
 
 def _printed(r, log):
     "What Gemini CLI, opencode and Codex print as they run"
@@ -242,8 +242,8 @@ def _ours(d, log):
     "A trajectory of ours, which is passed on"
     about = d.get('metadata') or {}
     s = log.session(d['id'], project=about.get('project'))
-    s.made = Trajectory.from_dict(each_text(partial(redact, counts=s.masked, homes=True), d))
-    s.turns = [Turn('assistant', calls=s.made.steps, time=about.get('time') or '')]
+    s.trajectory = Trajectory.from_dict(each_text(partial(redact, counts=s.redactions, homes=True), d))
+    s.turns = [Turn('assistant', calls=s.trajectory.steps, time=about.get('time') or '')]
     return [s]
 
 # %% ../../nbs/sessions/02_session_logs.ipynb #aca70536
@@ -269,24 +269,25 @@ chat document conversations'''.splitlines()] # Program, reader, keys of a record
 # %% ../../nbs/sessions/02_session_logs.ipynb #3d3fc5d8
 def _sessions(log):
     "The sessions of a file, by the reader that its first known record asks for"
-    read = None
+    reader = None
     for r in _in_order(_records(log), log):
         if not log.source:
-            known = (row for row in _KEYS if {*row[2:]} <= {*r})
-            log.source, read, *_ = next(known, ('', None))
-        if read:
-            yield from log.tried(_READERS[read], r, log) or ()
+            rows = (row for row in _KEYS if {*row[2:]} <= {*r})
+            log.source, reader, *_ = next(rows, ('', None))
+        if reader:
+            yield from log.tried(_READERS[reader], r, log) or ()
     for s in log.open.values():
-        log.each(s.message, [*log.kept.values(), *log.usages])
+        log.each(s.message, [*log.messages.values(), *log.usages])
         yield s
 
 def read_sessions(
     path:str|Path, # A log of any kind
-    seen:set=None, # Ids of records that are left out; takes those of this file
-    skipped:Counter=None, # Takes what was left out of this file → how often
+    known_ids:set=None, # Ids of records that are left out; takes those of this file
+    omissions:Counter=None, # Takes what was left out of this file → how often
 )->Iterator[AgentSession]: # ValueError if it holds none that we can read, ImportError if it takes `zstandard`
     "The sessions of a file, one after the other"
-    log = _Log(Path(path), set() if seen is None else seen, Counter() if skipped is None else skipped)
+    known_ids = set() if known_ids is None else known_ids
+    log = _Log(Path(path), known_ids, Counter() if omissions is None else omissions)
     for s in _sessions(log):
         s.project, s.model = s.clean(str(s.project or '')), str(s.model or '')
         yield s
@@ -301,37 +302,37 @@ def session_files(
     codex = os.environ.get('CODEX_HOME') or '~/.codex'
     usual = [f'{os.environ.get("CLAUDE_CONFIG_DIR") or "~/.claude"}/projects', f'{codex}/sessions',
              f'{codex}/archived_sessions', '~/.gemini/tmp']
-    named, usual = ([Path(p).expanduser() for p in places] for places in (paths, usual))
-    places = named or [p for p in usual if p.is_dir()] or usual
-    found = {}
+    own, usual = ([Path(p).expanduser() for p in places] for places in (paths, usual))
+    places = own or [p for p in usual if p.is_dir()] or usual
+    by_path = {}
     for place in places:
         if not place.exists():
             raise FileNotFoundError(f'there is nothing at {place}: name files or folders')
         files = [p for p in place.rglob('*') if p.suffix in ('.jsonl', '.json', '.eval') and p.is_file()]
-        found |= {p.resolve(): p for p in (sorted(files) if place.is_dir() else [place])}
-    return [*found.values()]
+        by_path |= {p.resolve(): p for p in (sorted(files) if place.is_dir() else [place])}
+    return [*by_path.values()]
 
 # %% ../../nbs/sessions/02_session_logs.ipynb #7b03f842
 def find_sessions(
     paths:Iterable[str|Path]=(), # Files and folders; none for the places where agents keep their logs
     since:str='',   # A date, such as 2026-11-24; sessions that ended before are left out
     project:str='', # Folder that a session worked in, or its name
-    skipped:Counter=None, # Takes what was left out → how often
+    omissions:Counter=None, # Takes what was left out → how often
 )->Iterator[AgentSession]: # ValueError if `since` is no date, FileNotFoundError
     "The sessions in files and folders, each record once"
-    skipped, seen = Counter() if skipped is None else skipped, set()
+    omissions, known_ids = Counter() if omissions is None else omissions, set()
     if since and not re.fullmatch(r'\d{4}-\d\d-\d\d', since):
         raise ValueError(f'since is {since!r}: give a date such as 2026-11-24')
     for file in session_files(paths):
         try:
-            for s in read_sessions(file, seen, skipped):
+            for s in read_sessions(file, known_ids, omissions):
                 folder = s.project.lower()
                 last = max((turn.time for turn in s.turns), default='')
                 if project and project.lower() not in [folder, *re.split(r'[/\\]', folder)]:
-                    skipped['sessions of other projects'] += 1
+                    omissions['sessions of other projects'] += 1
                 elif (last or f'{date.fromtimestamp(file.stat().st_mtime)}')[:10] < since:
-                    skipped['earlier sessions'] += 1
+                    omissions['earlier sessions'] += 1
                 else:
                     yield s
         except (ValueError, OSError):
-            skipped['files of other kinds'] += 1
+            omissions['files of other kinds'] += 1

@@ -35,8 +35,8 @@ def _as_line(o:Skill|Mistake)->str:
         parts = {'*Why:*': o.why_it_happens, '*Instead:*': o.how_to_avoid}
     else:
         parts = {'': o.principle, '*When:*': o.when_to_apply}
-    said = [f'{label} {text}' for label, text in parts.items() if text.strip()]
-    return _flat(' '.join([f'- [{o.id}] **{o.title}**', *said]))
+    texts = [f'{label} {text}' for label, text in parts.items() if text.strip()]
+    return _flat(' '.join([f'- [{o.id}] **{o.title}**', *texts]))
 
 # %% ../../nbs/skillopt/09_bank_env.ipynb #c0276b0f
 def _section_heading(o:Skill|Mistake)->str:
@@ -47,13 +47,13 @@ def _section_heading(o:Skill|Mistake)->str:
 
 def _section(heading, categories):
     "Whether `heading` is for mistakes, and the category it names; None if it names none"
-    known = {_flat(c).lower(): c for c in reversed([*categories])}
-    known |= dict(general='general', new='general')
+    names = {_flat(c).lower(): c for c in reversed([*categories])}
+    names |= dict(general='general', new='general')
     heading = heading.lower()
     first, _, category = heading.partition(':')
     if first.strip() == 'mistakes':
-        return True, known.get(category.strip() or 'general')
-    return False, known.get(heading)
+        return True, names.get(category.strip() or 'general')
+    return False, names.get(heading)
 
 # %% ../../nbs/skillopt/09_bank_env.ipynb #a1495da1
 _NOTE = ('<!-- One line is one piece of advice: [id] **title** what to do, *When:* to do it. '
@@ -75,9 +75,6 @@ def _bank_to_document(
 _heading_line = re.compile(r'#{1,6}(?:\s+(.*))?')
 _bullet = re.compile(r'(?:[-*+]|\d{1,3}[.)])\s+')
 
-def _says_something(line):
-    comment = line[:4] == '<!--' and line[-3:] == '-->'
-    return not comment and re.search(r'\w', line) is not None
 
 def pieces(text:str, categories:Iterable[str])->list[tuple[str, str]]: # Heading and text, both on one line
     "Bullets and paragraphs, each with the last heading above it that names a section"
@@ -89,7 +86,8 @@ def pieces(text:str, categories:Iterable[str])->list[tuple[str, str]]: # Heading
             name = _flat(title[1] or '')
             if _section(name, categories)[1] is not None:
                 heading = name
-        says = not title and _says_something(line)
+        is_comment = line.startswith('<!--') and line.endswith('-->')
+        says = not (title or is_comment) and re.search(r'\w', line)
         if says and wraps and not _bullet.match(line):
             out[-1][1].append(line)
         elif says:
@@ -109,8 +107,8 @@ def _read_piece(piece, mistake):
     id, title = start[1], start[2] or ''
     parts = _label.split(text[start.end():])
     first, *rest = [part.strip() for part in parts]
-    labelled = dict(zip(rest[::2], rest[1::2]))
-    when, why, instead = (labelled.get(label, '') for label in ('When', 'Why', 'Instead'))
+    by_label = dict(zip(rest[::2], rest[1::2]))
+    when, why, instead = (by_label.get(label, '') for label in ('When', 'Why', 'Instead'))
     if not mistake:
         words = ' '.join(first.split()[:5])
         title = title or words.rstrip('.,:;')
@@ -120,20 +118,20 @@ def _read_piece(piece, mistake):
     return id, dict(description=title or first, why_it_happens=why, how_to_avoid=instead)
 
 # %% ../../nbs/skillopt/09_bank_env.ipynb #f1d938bf
-def _let_in(bank, said, kind, category, **provenance):
+def _let_in(bank, fields, kind, category, **provenance):
     "Let a new `kind`, `Skill` or `Mistake`, into `bank`, if it says anything"
-    o = kind('', **said, category=category, provenance=dict(origin='document') | provenance)
+    o = kind('', **fields, category=category, provenance=dict(origin='document') | provenance)
     if advice(o):
         bank.add(examined(o))
 
-def _reword(bank, o, said, category):
-    "Make `o` in `bank` say what `said` does"
-    new = replace(o, **said, category=category)
+def _reword(bank, o, fields, category):
+    "Make `o` in `bank` say what `fields` do"
+    new = replace(o, **fields, category=category)
     suspect = set(examine(new)) - set(examine(o))
     if not advice(new):
         retire(o, 'nothing is left of it in the document')
     elif suspect:
-        _let_in(bank, said, type(o), category, rewords=o.id)
+        _let_in(bank, fields, type(o), category, rewords=o.id)
     elif advice(new) == advice(o):
         bank.put(new)
     else:
@@ -144,13 +142,13 @@ def _take(bank, o, heading, piece, categories):
     "Make `bank` say what the `piece` under `heading` does: of `o`, or where that is None as something new"
     mistake, category = _section(heading, categories)
     if o is None:
-        said = _read_piece(piece, mistake)[1]
-        return _let_in(bank, said, Mistake if mistake else Skill, category)
+        fields = _read_piece(piece, mistake)[1]
+        return _let_in(bank, fields, Mistake if mistake else Skill, category)
     same_kind = mistake == isinstance(o, Mistake)
     moves = same_kind and heading.lower() not in ('new', _section_heading(o).lower())
-    said = {} if piece == _as_line(o) else _read_piece(piece, isinstance(o, Mistake))[1]
-    if said or moves:
-        _reword(bank, o, said, category if moves else o.category)
+    fields = {} if piece == _as_line(o) else _read_piece(piece, isinstance(o, Mistake))[1]
+    if fields or moves:
+        _reword(bank, o, fields, category if moves else o.category)
 
 # %% ../../nbs/skillopt/09_bank_env.ipynb #5704a7c9
 def _document_to_bank(
@@ -159,17 +157,17 @@ def _document_to_bank(
     categories:Iterable[str]=(), # That headings may name, besides those of the bank
 )->SkillBank:                    # `ValueError` if an id is there twice
     "`bank` with the changes that were made to its document"
-    known = [*bank.task_specific_skills, *(o.category for o in bank.common_mistakes), *categories]
+    all_categories = [*bank.task_specific_skills, *(o.category for o in bank.common_mistakes), *categories]
     new = deepcopy(bank)
     active = {o.id: o for o in new.items('active')}
-    gone = dict(active)
-    for heading, piece in pieces(text, known):
+    missing = dict(active)
+    for heading, piece in pieces(text, all_categories):
         o = active.get(_read_piece(piece, False)[0])
-        if o and not gone.pop(o.id, None):
+        if o and not missing.pop(o.id, None):
             raise ValueError(f'the id {o.id!r} is in the document twice: '
                              'give it to one line, and none to the other')
-        _take(new, o, heading, piece, known)
-    for o in gone.values():
+        _take(new, o, heading, piece, all_categories)
+    for o in missing.values():
         retire(o, 'no longer in the document')
     return new
 
@@ -201,7 +199,7 @@ class BankEnv(SkillEnv):
 
     def rollout_one(self, *, item:dict, skill:str, target_client:Any=None)->RolloutResult:
         "The episode of `item`, lost if `skill` cannot be read; `ValueError` for an item of another suite"
-        return _played(self, item, skill, target_client)
+        return _play(self, item, skill, target_client)
 
 # %% ../../nbs/skillopt/09_bank_env.ipynb #83954bc7
 @patch
@@ -213,10 +211,10 @@ def get_initial_skill(self:BankEnv)->str:
 def read(self:BankEnv, skill:str)->SkillBank: # `ValueError` if the guard keeps out a new line
     "The bank that the document `skill` stands for"
     bank = _document_to_bank(skill, self.bank, self.task_types)
-    for held in bank.items('quarantined'):
-        if not self.bank.get(held.id):
-            why = '; '.join(held.provenance['quarantined'])
-            raise ValueError(f'the line {held.title!r:.80} is kept out, {why}: '
+    for entry in bank.items('quarantined'):
+        if not self.bank.get(entry.id):
+            why = '; '.join(entry.provenance['quarantined'])
+            raise ValueError(f'the line {entry.title!r:.80} is kept out, {why}: '
                              'say what to do in plain words')
     return bank
 
@@ -252,26 +250,26 @@ class _ClientPolicy(Actor):
         text, usage = self.client.chat(**parts, **how)
         if usage.get('error') and not text:
             raise EpisodeError(f'the client gave no answer: {usage["error"]}')
-        thought, said = split_thought(text)
-        return f'<think>{thought}</think>{said}'
+        thought, answer = split_thought(text)
+        return f'<think>{thought}</think>{answer}'
 
 # %% ../../nbs/skillopt/09_bank_env.ipynb #100b055f
 def _as_result(t, bank, config):
     "The episode `t`, played with `bank`, as the result of a rollout"
     ids = t.steps[0].skills if t.steps else []
     lines = [f'[{i}] {advice(bank.get(i))}' for i in ids]
-    shown = '\n'.join(['The prompt showed:', *lines]) if ids else 'The prompt showed no advice.'
-    said = [('system', shown)]
+    prompt_text = '\n'.join(['The prompt showed:', *lines]) if ids else 'The prompt showed no advice.'
+    messages = [('system', prompt_text)]
     for s in t.steps:
-        said += [('user', s.observation), ('assistant', s.action)]
-    conversation = [dict(role=role, content=text) for role, text in said]
+        messages += [('user', s.observation), ('assistant', s.action)]
+    conversation = [dict(role=role, content=text) for role, text in messages]
     score, why = float(t.success), '' if t.success else f'not done within {config.env.max_steps} actions'
     return RolloutResult(t.game, score, score, len(t), why, t.category, question=t.task,
                          target_system_prompt=CONTRACTS[config.agent.reply], conversation=conversation,
                          extras=dict(skills=ids))
 
 # %% ../../nbs/skillopt/09_bank_env.ipynb #0b284f9d
-def _played(env, item, skill, client):
+def _play(env, item, skill, client):
     "The episode of `item` under the document `skill`, as a result"
     game, suite = env.games.get(item['id']), env.suite
     if game is None:

@@ -17,7 +17,7 @@ from ..llm.command import copy_files
 from ..llm.reply import ChatReply
 from ..proof.agents import Agent, find_agent, run_agent
 from ..proof.evals import gradable, load_evals, skill_names
-from ..proof.prove import ended, Proof, prove
+from ..proof.prove import limits_at_end, Proof, prove
 from ..proof.runs import grade_run, ProofConfig
 from ..skills.skill_md import skill_files
 from .types import RolloutResult, SkillEnv
@@ -51,8 +51,8 @@ class AgentChat(Chat):
         texts = [m['content'] for m in messages]
         with tempfile.TemporaryDirectory(prefix='skillrl-') as tmp:
             skill = self.skill and _skill_folder(tmp, self.skill, *texts[:-1])
-            asked = texts[-1] if skill else '\n\n'.join(texts)
-            run = run_agent(self.agent, asked, folder or f'{tmp}/run', files, skill, self.config.model,
+            query = texts[-1] if skill else '\n\n'.join(texts)
+            run = run_agent(self.agent, query, folder or f'{tmp}/run', files, skill, self.config.model,
                             self.config.timeout)
         if run.error or run.failure and not self.skill: # Without a skill, it is not asked whose doing it was
             return ChatReply(status='infra_error', finish='', error=run.error or run.failure)
@@ -63,7 +63,7 @@ def program_chat(
     command:str, # Such as `claude -p`; no shell reads it
 )->AgentChat: # ValueError if there is no such program
     "A program that reads a question and prints its answer"
-    return AgentChat(replace(find_agent(command), command=command, read=None, skills='', log=''))
+    return AgentChat(replace(find_agent(command), command=command, reader=None, skills='', log=''))
 
 # %% ../../nbs/skillopt/10_eval_env.ipynb #319450a9
 def _rollout(env, *, item, skill, target_client):
@@ -73,13 +73,13 @@ def _rollout(env, *, item, skill, target_client):
         text, _ = target_client.chat(system=skill, user=item.prompt, files=item.files, folder=folder,
                                      stage='rollout')
         run = read_json(folder/'run.json')
-        found = grade_run(item, run, folder/'outputs', env.chat, skill_names(env.client.skill))
-    rate = found['summary']['pass_rate']
-    failed = [f'{f["text"]}: {f["evidence"]}' for f in found['assertion_results'] if not f['passed']]
-    said = [dict(role='user', content=item.prompt),
-            dict(role='assistant', content=text)]
-    return RolloutResult(str(item.id), float(rate == 1), rate, 1, '; '.join(failed), question=item.prompt,
-                         reference_text=item.expected, predicted_answer=text, conversation=said)
+        grades = grade_run(item, run, folder/'outputs', env.chat, skill_names(env.client.skill))
+    rate = grades['summary']['pass_rate']
+    failures = [f'{f["text"]}: {f["evidence"]}' for f in grades['assertion_results'] if not f['passed']]
+    conversation = [dict(role='user', content=item.prompt), dict(role='assistant', content=text)]
+    return RolloutResult(
+        str(item.id), float(rate == 1), rate, 1, '; '.join(failures), question=item.prompt,
+        reference_text=item.expected_output, predicted_answer=text, conversation=conversation)
 
 # %% ../../nbs/skillopt/10_eval_env.ipynb #ccd6df81
 class EvalEnv(SkillEnv):
@@ -96,8 +96,8 @@ class EvalEnv(SkillEnv):
         if len(evals) < 3:
             raise ValueError(f'{client.skill} has {counted(len(evals), "eval")} that can be graded: write '
                              'one to learn from, one to choose by and one to prove with, or better twenty')
-        drawn = random.Random(seed).sample(evals, len(evals))
-        self.parts = {part: drawn[i::3] for i, part in enumerate(('train', 'val', 'test'))}
+        order = random.Random(seed).sample(evals, len(evals))
+        self.parts = {part: order[i::3] for i, part in enumerate(('train', 'val', 'test'))}
 
     def get_initial_skill(self)->str:
         return (self.client.skill/'SKILL.md').read_bytes().decode('utf-8-sig')
@@ -115,7 +115,7 @@ def prove_best(
     "Write the best skill of a run, and say whether it helps more than the first"
     c, best = env.client, (path/'best_skill.md').read_bytes().decode()
     new = _skill_folder(path/'best_skill', c.skill, best)
-    is_over = any(map(ended, path.glob('proof/iteration-*')))
+    is_over = any(map(limits_at_end, path.glob('proof/iteration-*')))
     if is_over or best == env.get_initial_skill():
         return new, None
     return new, prove(new, c.agent, env.chat, c.skill, env.parts['test'], path/'proof', c.config)

@@ -12,25 +12,25 @@ from ..core.tables import shorten
 from ..llm.reply import Outage
 from .editor import Patch, apply_patch_with_report
 from .reflect import (
-    joined, merge_patches, rank_and_select, reflection_batches, run_minibatch_reflect)
+    distinct, merge_patches, rank_and_select, reflection_batches, run_minibatch_reflect)
 from .session import Session
 from .settings import edits_of_step
-from .verdict import Parts, compute_score
+from .gate import Parts, compute_score
 from ..skills.guard import as_data, rejection_reasons
 
 # %% ../../nbs/skillopt/12_proposal.ipynb #7ccc1d53
-def _trusted(session, p):
+def _drop_untrusted(session, p):
     "The patch `p` less the edits that are not to be trusted, which are noted"
-    d, kept = session.draft, []
+    d, edits = session.draft, []
     for i, e in enumerate(p.edits):
         reasons = rejection_reasons(e.content)
         if not reasons:
-            kept.append(e)
+            edits.append(e)
             continue
         row = dict(index=i, op=e.op, status='skipped_suspicious', reasons=reasons)
         d.untrusted.append(row)
         d.files['edit_apply_report.json'] = d.untrusted
-    return replace(p, edits=kept)
+    return replace(p, edits=edits)
 
 # %% ../../nbs/skillopt/12_proposal.ipynb #3a593334
 _MAX_CHARS, _ROOM = 20_000, 5_000 # Of a skill; that one of any length may grow by in a run
@@ -41,16 +41,16 @@ def _most_chars(session):
 def _patched_skill(session, p):
     "The current skill with the patch `p`; None if that changes nothing, or is not to be trusted"
     skill = session.draft.state.skill
-    patched, _ = apply_patch_with_report(skill, p.patch, _most_chars(session))
-    if patched == skill or rejection_reasons(patched, skill):
+    new, _ = apply_patch_with_report(skill, p.patch, _most_chars(session))
+    if new == skill or rejection_reasons(new, skill):
         return None
-    return patched
+    return new
 
 def _gain_of(session, p, before, after):
     "What the patch `p` gains on its own items by the scores `after`, and whether it is kept"
-    lost = len(p.ids) - len(after)
-    if lost > len(p.ids)/2:
-        return dict(gain=0, kept=True, lost=lost)
+    n_lost = len(p.ids) - len(after)
+    if n_lost > len(p.ids)/2:
+        return dict(gain=0, kept=True, lost=n_lost)
     gains = {i: score - session.score(before[i]) for i, score in after.items()}
     gain = sum(gains.values())
     return dict(gain=gain, kept=gain > 0, gained=[i for i, g in gains.items() if g > 0])
@@ -68,7 +68,7 @@ def play_pairs(
     results = session.play(skills, [item_of[i] for i in ids], 'train', repeat, stage)
     return {pair: session.score(r) for pair, r in zip(pairs, results) if r.ok}
 
-def _screened(session, pairs, item_of, again=''):
+def _screen_scores(session, pairs, item_of, again=''):
     "The same in the step under way; none where the network is down"
     try:
         return play_pairs(session, pairs, item_of, f'step {session.draft.record["step"]}{again}', 'screen')
@@ -82,7 +82,7 @@ def _gains(session, raw, item_of, before):
     of_patches = [[(skill, i) for i in p.ids] for p, skill in zip(raw, skills) if skill]
     turns = zip_longest(*of_patches)
     pairs = [pair for turn in turns for pair in turn if pair]
-    scores = _screened(session, pairs, item_of) if pairs else {}
+    scores = _screen_scores(session, pairs, item_of) if pairs else {}
     rows = []
     for p, skill in zip(raw, skills):
         after = {i: scores[skill, i] for i in p.ids if (skill, i) in scores}
@@ -92,36 +92,36 @@ def _gains(session, raw, item_of, before):
 # %% ../../nbs/skillopt/12_proposal.ipynb #706990da
 def _prove(session, p, row, item_of):
     "The patch `p` less the edits that nothing depends on; `row` notes what the others were missed on"
-    edits = joined(p.patch.edits)
+    edits = distinct(p.patch.edits)
 
     def text_of(places):
         patch = Patch([edits[k] for k in places])
         return apply_patch_with_report(session.draft.state.skill, patch, _most_chars(session))[0]
 
     def play(pairs):
-        return _screened(session, pairs, item_of, f' again {parts.round}')
+        return _screen_scores(session, pairs, item_of, f' again {parts.round}')
 
     parts = Parts(range(len(edits)), text_of, row['gained']) # To be missed on the items that they gained
-    kept = parts.run(play)
-    for k in kept:
-        missed = parts.missed(k)
-        edits[k] = replace(edits[k], missed_on=len(missed))
-        places = [session.batches.items.index(item_of[i]) for i in missed]
+    needed_edits = parts.run(play)
+    for k in needed_edits:
+        items = parts.missed(k)
+        edits[k] = replace(edits[k], missed_on=len(items))
+        places = [session.batches.items.index(item_of[i]) for i in items]
         session.draft.note_needed(edits[k].content, places)
-        row['missed'] += missed
-    row |= dict(kept=bool(kept), n_edits_kept=len(kept))
-    return replace(p, patch=replace(p.patch, edits=[edits[k] for k in kept]))
+        row['missed'] += items
+    row |= dict(kept=bool(needed_edits), n_edits_kept=len(needed_edits))
+    return replace(p, patch=replace(p.patch, edits=[edits[k] for k in needed_edits]))
 
 # %% ../../nbs/skillopt/12_proposal.ipynb #61f34e21
 def _screen(session, raw, items, results):
     "Those of `raw` that help the items they were made from, as far as the edit budget goes"
-    d, kept = session.draft, []
+    d, patches = session.draft, []
     before = {r.id: r for r in results}
     item_of = dict(zip(before, items))
     rows = _gains(session, raw, item_of, before)
     room = d.record['edit_budget']
     best_first = sorted(zip(raw, rows), key=lambda pair: -pair[1]['gain'])
-    missed = []
+    misses = []
     for p, row in best_first:
         if not row['kept'] or room <= 0:
             continue
@@ -130,20 +130,20 @@ def _screen(session, raw, items, results):
             p = _prove(session, p, row, item_of)
         edits = p.patch.edits[:room]
         if edits:
-            kept.append(replace(p, patch=replace(p.patch, edits=edits)))
+            patches.append(replace(p, patch=replace(p.patch, edits=edits)))
             room -= len(edits)
-            missed.append(set(row['missed']))
+            misses.append(set(row['missed']))
     d.files['screen.json'] = rows
-    d.record['n_patches_kept'] = len(kept)
-    if all(missed):
-        d.record['proven'] = len(set().union(*missed))/len(results)
-    return kept
+    d.record['n_patches_kept'] = len(patches)
+    if all(misses):
+        d.record['proven'] = len(set().union(*misses))/len(results)
+    return patches
 
 # %% ../../nbs/skillopt/12_proposal.ipynb #ec3468e6
-def _apply(session, ranked):
+def _apply(session, choice):
     "The candidate"
     d = session.draft
-    patch = _trusted(session, ranked)
+    patch = _drop_untrusted(session, choice)
     candidate, report = apply_patch_with_report(d.state.skill, patch, _most_chars(session))
     d.edits = [dict(content=e.content, target=e.target, status=row['status'])
                for e, row in zip(patch.edits, report)]
@@ -156,8 +156,8 @@ def _lines_of(note):
     scores = ''
     if note['after'] is not None:
         scores = f'; score {note["before"]:.3f} before, {note["after"]:.3f} with the edits'
-    failed = f'{note["failed"]} of {note["total"]} rollouts failed'
-    lines = [f'Step {note["step"]}: {note["action"]}; {failed}{scores}.']
+    failures = f'{note["failed"]} of {note["total"]} rollouts failed'
+    lines = [f'Step {note["step"]}: {note["action"]}; {failures}{scores}.']
     if note['reason']:
         lines.append(f'- why: {as_data(note["reason"], 300)}')
     for e in note['edits']:
@@ -187,17 +187,17 @@ def _edit(session, items, results, batches):
     for side in ('failure', 'success'):
         record[f'n_{side}_patches'] = sum(p.source_type == side for p in raw)
     d.files['raw_patches.json'] = [p.to_dict() for p in raw]
-    raw = [replace(p, patch=_trusted(session, p.patch)) for p in raw]
+    raw = [replace(p, patch=_drop_untrusted(session, p.patch)) for p in raw]
     raw = _screen(session, raw, items, results)
-    merged = session.ask('aggregate', merge_patches, skill, raw, context=d.context)
-    record['n_edits_merged'] = len(merged.edits)
-    d.files['merged_patch.json'] = merged.to_dict()
-    if not merged.edits:
+    merged_patch = session.ask('aggregate', merge_patches, skill, raw, context=d.context)
+    record['n_edits_merged'] = len(merged_patch.edits)
+    d.files['merged_patch.json'] = merged_patch.to_dict()
+    if not merged_patch.edits:
         return None
-    ranked = session.ask('select', rank_and_select, skill, merged, budget, context=d.context)
-    record['n_edits_ranked'] = len(ranked.edits)
-    d.files['ranked_patch.json'] = ranked.to_dict()
-    return _apply(session, ranked)
+    ranked_patch = session.ask('select', rank_and_select, skill, merged_patch, budget, context=d.context)
+    record['n_edits_ranked'] = len(ranked_patch.edits)
+    d.files['ranked_patch.json'] = ranked_patch.to_dict()
+    return _apply(session, ranked_patch)
 
 # %% ../../nbs/skillopt/12_proposal.ipynb #e62ff8ae
 def propose(session:Session)->str|None: # None when nothing is proposed

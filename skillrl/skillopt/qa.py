@@ -37,9 +37,9 @@ _TOKEN = re.compile(rf'(?P<number>{_NUMBER})|(?P<initials>{_INITIALS})|(?P<word>
 
 def words(text:str)->list[str]:
     "The words of `text`, folded, with a '.' where a clause ends"
-    return [_written(m.lastgroup, m[0]) for m in _TOKEN.finditer(fold(text))]
+    return [_spelling(m.lastgroup, m[0]) for m in _TOKEN.finditer(fold(text))]
 
-def _written(kind, token):
+def _spelling(kind, token):
     "The one way to write `token`"
     if kind == 'number':
         return _number(token)
@@ -74,7 +74,7 @@ _NOT = set('''not never neither nor cannot isnt arent wasnt werent dont doesnt d
 shouldnt hasnt havent hadnt aint'''.split())
 _TURNS = {'.', 'but', 'only', 'until', 'than', 'rather', 'doubt'}
 
-def _denied(tokens):
+def _negations(tokens):
     "Which of `tokens` come after a negation in their clause"
     out, is_denied = [], False
     for token in tokens:
@@ -99,17 +99,17 @@ def says(
         return True if fold(prediction).strip() == fold(answer).strip() else None
     tokens = [t for t in tokens if t not in _ARTICLES or t in want]
     asks_not = bool(_NOT & set(words(question)))
-    denied = [False]*len(tokens) if asks_not else _denied(tokens)
+    negations = [False]*len(tokens) if asks_not else _negations(tokens)
     ends = [after == '.' for after in (*tokens[1:], '.')]
-    said = [each for each in zip(tokens, denied, ends) if each[0] != '.']
-    leads, verdict = set(want) <= _LEADS, None
-    for k, (token, is_denied, _) in enumerate(said):
-        run = said[k:k + len(want)] if token == want[0] else []
+    triples = [each for each in zip(tokens, negations, ends) if each[0] != '.']
+    leads, result = set(want) <= _LEADS, None
+    for k, (token, is_denied, _) in enumerate(triples):
+        run = triples[k:k + len(want)] if token == want[0] else []
         if [word for word, *_ in run] == want and (run[-1][2] or not leads):
             if not is_denied:
                 return True
-            verdict = False
-    return verdict
+            result = False
+    return result
 
 # %% ../../nbs/skillopt/02_qa.ipynb #259c0837
 def f1(prediction:str, answer:str)->float: # 0 to 1
@@ -125,10 +125,10 @@ def _qa_score(
     question:str='',
 )->tuple[float, float]:  # hard (0 or 1), soft (0 to 1)
     "How well `prediction` answers"
-    verdicts = {a: says(prediction, a, question) for a in answers}
-    if True in verdicts.values():
+    results = {a: says(prediction, a, question) for a in answers}
+    if True in results.values():
         return 1., 1.
-    partial = [round(f1(prediction, a), 4) for a, v in verdicts.items() if v is None]
+    partial = [round(f1(prediction, a), 4) for a, v in results.items() if v is None]
     return 0., max(partial, default=0.)
 
 # %% ../../nbs/skillopt/02_qa.ipynb #d9566691
@@ -172,24 +172,24 @@ def _qa_prompt(item, skill):
 # %% ../../nbs/skillopt/02_qa.ipynb #a3e8a873
 def _qa_result(item, prompt, reply):
     "`reply` to the `prompt` of `item`, scored"
-    said, answers = (reply or '').strip(), _references(item, 'item')
-    hard, soft = _qa_score(said, answers, item['question'])
+    prediction, answers = (reply or '').strip(), _references(item, 'item')
+    hard, soft = _qa_score(prediction, answers, item['question'])
     roles = 'system', 'user', 'assistant'
-    wanted = ' or '.join(repr(a[:60]) for a in answers[:3])
+    references = ' or '.join(repr(a[:60]) for a in answers[:3])
     return RolloutResult(
         id=str(item.get('id', '')),
         hard=hard,
         soft=soft,
         n_turns=1,
-        fail_reason='' if hard else f'the reply {said[:80]!r} does not say {wanted}',
+        fail_reason='' if hard else f'the reply {prediction[:80]!r} does not say {references}',
         task_type=str(item.get('task_type') or ''),
         task_description=str(item.get('task_description') or ''),
-        predicted_answer=said,
+        predicted_answer=prediction,
         question=item['question'],
         reference_text=' | '.join(answers),
         target_system_prompt=prompt[0],
         target_user_prompt=prompt[1],
-        conversation=[dict(role=r, content=c) for r, c in zip(roles, (*prompt, said))])
+        conversation=[dict(role=r, content=c) for r, c in zip(roles, (*prompt, prediction))])
 
 # %% ../../nbs/skillopt/02_qa.ipynb #c66defff
 def _task_types(splits):
@@ -256,21 +256,21 @@ def _read_questions(
 _ALIKE = .9 # Words in common, of all the words of two questions
 
 @dataclass
-class _Asked:
+class _Question:
     "What an item asks, in folded words"
     words:tuple
     bag:frozenset
     context:tuple
     answers:frozenset
 
-def _folded(text):
+def _core_of(text):
     return tuple(_core_words(words(text))) or (fold(text).strip(),)
 
-def _asked(item):
-    question = _folded(item['question'])
-    context = _folded(str(item.get('context') or ''))
-    answers = frozenset(map(_folded, _references(item, 'item')))
-    return _Asked(question, frozenset(question), context, answers)
+def _as_question(item):
+    question = _core_of(item['question'])
+    context = _core_of(str(item.get('context') or ''))
+    answers = frozenset(map(_core_of, _references(item, 'item')))
+    return _Question(question, frozenset(question), context, answers)
 
 def _alike(one, two):
     same_answer = bool(one.answers & two.answers)
@@ -283,19 +283,19 @@ def _same_questions(
     items:list[dict],
 )->list[list[dict]]: # Those of one list ask the same
     "`items` grouped by what they ask, in the order of their first"
-    asked = [_asked(item) for item in items]
-    often = Counter(word for a in asked for word in a.bag)
+    questions = [_as_question(item) for item in items]
+    often = Counter(word for a in questions for word in a.bag)
     leader = list(range(len(items))) # An earlier item of the same group, or the item itself
     places = {}                      # Rare word → items
     def _first(i):
         while leader[i] != i:
             i = leader[i]
         return i
-    for i, a in enumerate(asked):
+    for i, a in enumerate(questions):
         rare = _rarest(a.bag, often)
         for j in {j for word in rare for j in places.get(word, ())}:
             one, two = sorted((_first(i), _first(j)))
-            if one != two and _alike(a, asked[j]):
+            if one != two and _alike(a, questions[j]):
                 leader[two] = one
         for word in rare:
             places.setdefault(word, []).append(i)
@@ -309,7 +309,7 @@ def _rarest(bag, often):
 # %% ../../nbs/skillopt/02_qa.ipynb #39dd16ac
 _QUESTION_SHARES = dict(train=.5, val=.25, test=.25) # Of the distinct questions
 
-def _drawn(items, seed):
+def _draw(items, seed):
     "`items` in three splits, by chance, half of them in train"
     groups, n = _same_questions(items), len(items)
     if len(groups) < 3:
@@ -329,11 +329,11 @@ def _split_questions(
     seed:int=42,                  # Of the draw, where the items have no `split`
 )->dict[str, list[dict]]:         # `ValueError` for a leak, an unknown split or too few questions
     "The items of each split"
-    told = [item['split'] for item in items if 'split' in item]
-    if not told:
-        return _drawn(items, seed)
-    if len(told) < len(items):
-        raise ValueError(f'{len(told)} of {len(items)} items have a `split`: '
+    splits = [item['split'] for item in items if 'split' in item]
+    if not splits:
+        return _draw(items, seed)
+    if len(splits) < len(items):
+        raise ValueError(f'{len(splits)} of {len(items)} items have a `split`: '
                          'give it to all of them, or to none')
     for item in items:
         if item['split'] not in _QUESTION_SHARES:

@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['FORMS', 'record', 'fenced', 'message', 'Optimizer', 'reflection_batches', 'RawPatch', 'run_minibatch_reflect',
-           'joined', 'merge_patches', 'rank_and_select']
+           'distinct', 'merge_patches', 'rank_and_select']
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #80ee9a80
 import json, re
 from dataclasses import dataclass, field, replace
 from fastcore.basics import chunked, patch
-from functools import cache, partial
 from random import Random
 from typing import Any
 from ..core.concurrency import Journal, ThreadExecutor
@@ -32,8 +31,8 @@ def _excerpt(text:object, limit:int)->str:
     text, half = str(text), limit//2
     if len(text) <= limit:
         return as_data(text, limit)
-    omitted = len(text) - 2*half
-    return f'{as_data(text[:half], half)} ({omitted} characters omitted) {as_data(text[-half:], half)}'
+    n_omitted = len(text) - 2*half
+    return f'{as_data(text[:half], half)} ({n_omitted} characters omitted) {as_data(text[-half:], half)}'
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #10cc5942
 _SHOWN_FIELDS = dict( # Field → label, most characters
@@ -53,8 +52,9 @@ def record(
             top.append(f'{label}: {_excerpt(value, most)}')
     room = chars - sum(len(line) + 1 for line in top)
     messages = [m if isinstance(m, dict) else dict(content=m) for m in r.conversation]
-    said = [f"- {_excerpt(m.get('role', ''), 40)}: {_excerpt(m.get('content') or '', 800)}" for m in messages]
-    return '\n'.join([*top, *shorten(said, room)])
+    lines = [f"- {_excerpt(m.get('role', ''), 40)}: {_excerpt(m.get('content') or '', 800)}"
+             for m in messages]
+    return '\n'.join([*top, *shorten(lines, room)])
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #ba928be6
 def fenced(text:str)->str:
@@ -68,7 +68,7 @@ def message(
     context:str='', # Notes on earlier steps
     **parts:str,    # Text by heading, `edit_budget=…` under `## Edit budget`
 )->str:
-    "A question to the optimizer, under headings that do not change"
+    "A query to the optimizer, under headings that do not change"
     parts = dict(current_skill=fenced(skill), context=context, **parts)
     return '\n\n'.join(f"## {k.replace('_', ' ').capitalize()}\n{text}" for k, text in parts.items() if text)
 
@@ -84,22 +84,18 @@ FORMS = dict( # Name of a prompt → schema of its answer
     ranking=object_of(reasoning=_TEXT, selected_indices=dict(type='array', items=_NUMBER)))
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #720a289d
-def _load_prompt(
-    name:str,                 # One of `FORMS`
-    overrides:dict|None=None, # Your own texts, by name
-)->str:                       # `ValueError` for an unknown name or an empty text
-    "The system message of one question"
-    overrides = overrides or {}
-    for key in (name, *overrides):
-        if key not in FORMS:
-            raise ValueError(f'there is no prompt {key!r}: use one of {", ".join(FORMS)}')
-    for key, text in overrides.items():
+def _load_prompts(
+    **overrides:str, # Your own texts, by name; `ValueError` for an unknown name or an empty text
+)->dict: # Name → text, with all of `FORMS`
+    "The system message of each query"
+    for name, text in overrides.items():
+        if name not in FORMS:
+            raise ValueError(f'there is no prompt {name!r}: use one of {", ".join(FORMS)}')
         if not str(text).strip():
-            raise ValueError(f'the prompt {key!r} is empty: give it a text, or leave it out')
-    if name in overrides:
-        return overrides[name]
+            raise ValueError(f'the prompt {name!r} is empty: give it a text, or leave it out')
     folder = data_path('prompts')/'skillopt'
-    return '\n'.join((folder/f'{f}.md').read_text(encoding='utf-8') for f in ('rules', name))
+    texts = {name: (folder/f'{name}.md').read_text(encoding='utf-8') for name in ('rules', *FORMS)}
+    return {name: f'{texts["rules"]}\n{texts[name]}' for name in FORMS} | overrides
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #a9ed6dc2
 @dataclass(eq=False)
@@ -113,13 +109,12 @@ class Optimizer:
     ledger:Ledger|None = None        # Where calls are entered
     step:int = 0
     usage:dict = field(default_factory=dict)  # Calls and tokens by stage
-    meters:list = field(default_factory=list) # A `Meter` for each question sent
-    lost:list = field(default_factory=list)   # Reasons of calls lost since the last answer
-    missed:int = 0                   # Calls lost in this step
+    meters:list = field(default_factory=list) # A `Meter` for each query
+    losses:list = field(default_factory=list) # Reasons of calls lost since the last answer
+    n_lost:int = 0                   # Calls lost in this step
 
     def __post_init__(self):
-        _load_prompt('ranking', self.prompt_overrides)  # An unknown name is an error now, not in an hour
-        self.prompt = cache(partial(_load_prompt, overrides=self.prompt_overrides)) # Name → system message
+        self.prompts = _load_prompts(**self.prompt_overrides)
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #cfa1d095
 _PATIENCE = 3
@@ -127,24 +122,24 @@ _PATIENCE = 3
 @patch
 def _check_outcomes(self:Optimizer, stage, outcomes):
     "Count what was lost since the last answer; raise `Outage` where it is not luck"
-    lost = [o['lost'] for o in outcomes if o['lost']]
-    self.lost = [*self.lost, *lost] if len(lost) == len(outcomes) else []
-    for_good = next(filter(FOR_GOOD.search, lost), '')
-    if for_good or len(self.lost) >= _PATIENCE:
-        raise Outage(f'{len(lost)} of {len(outcomes)} calls of stage {stage!r} to the optimizer were lost, '
-                     f'one to {redact(for_good or lost[0])!r}: '
+    losses = [o['lost'] for o in outcomes if o['lost']]
+    self.losses = [*self.losses, *losses] if len(losses) == len(outcomes) else []
+    for_good = next(filter(FOR_GOOD.search, losses), '')
+    if for_good or len(self.losses) >= _PATIENCE:
+        raise Outage(f'{len(losses)} of {len(outcomes)} calls of stage {stage!r} to the optimizer were lost, '
+                     f'one to {redact(for_good or losses[0])!r}: '
                      'check the address, the key and the network, then run again')
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #f0e63b8e
 @patch
-def _question(self:Optimizer, name, user, stage):
+def _query(self:Optimizer, name, user, stage):
     "Key and arguments of a call"
-    system, tokens = self.prompt(name), self.max_completion_tokens
-    told = model_of(self.client), str(tokens), system, user
+    system, tokens = self.prompts[name], self.max_completion_tokens
+    parts = model_of(self.client), str(tokens), system, user
     call = dict(system=system, user=user, max_completion_tokens=tokens, stage=stage, retries=3)
     if isinstance(self.client, Chat) and name not in self.prompt_overrides:
         call['response_format'] = FORMS[name]
-    return [self.step, stage, skill_hash('\0'.join(told))], call
+    return [self.step, stage, skill_hash('\0'.join(parts))], call
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #d3f3cd42
 @patch
@@ -159,44 +154,44 @@ def _send(self:Optimizer, call):
         raise
     except Exception as e:
         meter.lost['raised'] = error_message(e)
-    lost = next(iter(meter.lost.values()), '')
-    if not lost and not (text or '').strip():
-        lost = (usage or {}).get('refused') or 'an empty answer'
-    return dict(text=text, usage=meter.paid(), lost=lost)
+    loss = next(iter(meter.lost.values()), '')
+    if not loss and not (text or '').strip():
+        loss = (usage or {}).get('refused') or 'an empty answer'
+    return dict(text=text, usage=meter.paid(), lost=loss)
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #0f3717c3
 @patch
 def ask_many(self:Optimizer,
-    questions:list[tuple], # Pairs of a prompt's name and a user message
+    queries:list[tuple], # Pairs of a prompt's name and a user message
     stage:str,             # What the calls are entered under
 )->list[str|None]:         # Texts, None for a call that was lost; `Outage` when the model cannot be reached
-    "What the optimizer answers to each question"
-    asked = [self._question(*q, stage) for q in questions]
-    outcomes = [self.journal.get(key) for key, _ in asked]
-    spent = [o['usage'] for (key, _), o in zip(asked, outcomes)
+    "What the optimizer answers to each query"
+    calls = [self._query(*q, stage) for q in queries]
+    outcomes = [self.journal.get(key) for key, _ in calls]
+    usages = [o['usage'] for (key, _), o in zip(calls, outcomes)
              if o and self.journal.count_once(key)]
     pending = [i for i, o in enumerate(outcomes) if not o]
     def keep(place, outcome):
         if isinstance(outcome, dict) and not outcome['lost']:
-            self.journal.put(asked[pending[place]][0], outcome)  # A full disk stops the run: no lost call
-    sent = run_jobs(self.executor, self._send, [asked[i][1] for i in pending], keep)
-    self._check_outcomes(stage, sent)
-    for i, o in zip(pending, sent):
+            self.journal.put(calls[pending[place]][0], outcome)  # A full disk stops the run: no lost call
+    new_outcomes = run_jobs(self.executor, self._send, [calls[i][1] for i in pending], keep)
+    self._check_outcomes(stage, new_outcomes)
+    for i, o in zip(pending, new_outcomes):
         outcomes[i] = o
-    self.usage[stage] = add_usage(self.usage.get(stage, {}), *spent, *[o['usage'] for o in sent])
-    self.missed += sum(bool(o['lost']) for o in sent)
+    self.usage[stage] = add_usage(self.usage.get(stage, {}), *usages, *[o['usage'] for o in new_outcomes])
+    self.n_lost += sum(bool(o['lost']) for o in new_outcomes)
     return [None if o['lost'] else o['text'] for o in outcomes]
 
 @patch
 def ask(self:Optimizer, name:str, user:str, stage:str)->str|None: # None for a lost call
-    "What the optimizer answers to one question; errors as of `ask_many`"
+    "What the optimizer answers to one query; errors as of `ask_many`"
     return self.ask_many([(name, user)], stage)[0]
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #abef2350
 def _patch_in(text:str|None, rules:str='')->Patch|None: # None when it says nothing about edits
     "The patch that a reply to `rules` proposes"
-    said = object_with(text or '', 'edits', 'op', lambda v: not repeats_example(v, rules))
-    return Patch.from_dict(said) if isinstance(said.get('edits'), list) else None
+    content = object_with(text or '', 'edits', 'op', lambda v: not repeats_example(v, rules))
+    return Patch.from_dict(content) if isinstance(content.get('edits'), list) else None
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #90526abf
 def reflection_batches(
@@ -205,9 +200,9 @@ def reflection_batches(
     seed:int=42,                 # For the failures; the successes have the next one
 )->list[tuple]:                  # ('failure' or 'success', results)
     "What each call reads, failures first"
-    scored = [r for r in results if r.ok]
-    failures = [r for r in scored if r.hard < 1]
-    successes = [r for r in scored if r.hard >= 1]
+    valid = [r for r in results if r.ok]
+    failures = [r for r in valid if r.hard < 1]
+    successes = [r for r in valid if r.hard >= 1]
     Random(seed).shuffle(failures)
     Random(seed + 1).shuffle(successes)
     sides = dict(failure=failures, success=successes)
@@ -247,18 +242,19 @@ def run_minibatch_reflect(
     "What is proposed for each of `batches`, asked at once"
     prompts = dict(failure='analyst_error', success='analyst_success')
     budget = f'At most {edit_budget} edits. Fewer are fine.'
-    asked = []
+    queries = []
     for side, batch in batches:
         records = [record(r, f'{i}: {_WENT[side]}') for i, r in enumerate(batch, 1)]
-        shown = '\n\n'.join([f'{len(batch)} {_WENT[side]}.', *records])
-        asked.append((prompts[side], message(skill, context, edit_budget=budget, trajectories=shown)))
-    replies = optimizer.ask_many(asked, 'analyst')
-    raw = [_raw_patch(text, side, batch, edit_budget, optimizer.prompt(prompts[side]))
+        trajectories = '\n\n'.join([f'{len(batch)} {_WENT[side]}.', *records])
+        query = message(skill, context, edit_budget=budget, trajectories=trajectories)
+        queries.append((prompts[side], query))
+    replies = optimizer.ask_many(queries, 'analyst')
+    raw = [_raw_patch(text, side, batch, edit_budget, optimizer.prompts[prompts[side]])
            for (side, batch), text in zip(batches, replies)]
     return [r for r in raw if r is not None]
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #001d7dc4
-def joined(edits:list[Edit])->list[Edit]:
+def distinct(edits:list[Edit])->list[Edit]:
     "`edits`, each once"
     once = {}
     for e in edits:
@@ -281,22 +277,22 @@ def merge_patches(
     raw = [r for side in _WENT for r in raw if r.source_type == side and r.patch.edits]
     if len(raw) < 2:
         return raw[0].patch if raw else Patch()
-    shown = ['\n'.join([f'### Group {i}: {r.source_type}, {len(r.ids)} tasks', *_edit_lines(r.patch.edits)])
+    groups = ['\n'.join([f'### Group {i}: {r.source_type}, {len(r.ids)} tasks', *_edit_lines(r.patch.edits)])
              for i, r in enumerate(raw, 1)]
-    asked = message(skill, context, edits='\n\n'.join(shown))
-    patch = _patch_in(optimizer.ask('merge_final', asked, 'merge'), optimizer.prompt('merge_final'))
+    query = message(skill, context, edits='\n\n'.join(groups))
+    patch = _patch_in(optimizer.ask('merge_final', query, 'merge'), optimizer.prompts['merge_final'])
     if patch and (patch.edits or not patch.dropped): # It may decide against all
         return patch
     why = 'No usable merge: all edits that were proposed.'
-    edits = joined([e for r in raw for e in r.patch.edits])
+    edits = distinct([e for r in raw for e in r.patch.edits])
     return Patch(edits, why, patch.dropped if patch else [])
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #e514cf31
-def _chosen(text:str|None, n:int, rules:str='')->list[int]: # Places among `n` edits, the best first
+def _places_in(text:str|None, n:int, rules:str='')->list[int]: # Places among `n` edits, the best first
     "What a ranking chose, in the reply `text` to `rules`"
-    found = object_with(text or '', 'selected_indices', fits=lambda v: not repeats_example(v, rules))
-    said = found.get('selected_indices')
-    places = [int(i) for i in said if str(i).isdecimal()] if isinstance(said, list) else []
+    choice = object_with(text or '', 'selected_indices', fits=lambda v: not repeats_example(v, rules))
+    indices = choice.get('selected_indices')
+    places = [int(i) for i in indices if str(i).isdecimal()] if isinstance(indices, list) else []
     return [i for i in dict.fromkeys(places) if i < n]
 
 # %% ../../nbs/skillopt/08_reflect.ipynb #8c78c8c8
@@ -312,9 +308,9 @@ def rank_and_select(
     edits = patch.edits
     if len(edits) <= max_edits:
         return patch
-    listed = '\n'.join(f'[{i}] {line}' for i, line in enumerate(_edit_lines(edits)))
+    listing = '\n'.join(f'[{i}] {line}' for i, line in enumerate(_edit_lines(edits)))
     budget = f'Choose {max_edits} of {len(edits)} edits.'
-    text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listed), 'ranking')
-    places = _chosen(text, len(edits), optimizer.prompt('ranking'))
+    text = optimizer.ask('ranking', message(skill, context, edit_budget=budget, edits=listing), 'ranking')
+    places = _places_in(text, len(edits), optimizer.prompts['ranking'])
     best = [edits[i] for i in places] if places else edits
     return replace(patch, edits=best[:max_edits])

@@ -27,8 +27,8 @@ def _plain(o):
     "`o`, which JSON does not know, in words that are the same in every process"
     if isinstance(o, (set, frozenset)):
         return sorted(map(repr, o))
-    shown = {k: v for k, v in getattr(o, '__dict__', {}).items() if not k.startswith('_')}
-    return shown or re.sub(' at 0x[0-9a-fA-F]+', '', repr(o))
+    attributes = {k: v for k, v in getattr(o, '__dict__', {}).items() if not k.startswith('_')}
+    return attributes or re.sub(' at 0x[0-9a-fA-F]+', '', repr(o))
 
 def items_hash(items:list)->str:
     "A name for the contents of `items`"
@@ -57,12 +57,12 @@ def items_of(env:Any, split:str)->list: # ValueError if there are none, or two w
     return items
 
 # %% ../../nbs/skillopt/05_rollout.ipynb #bbe0c2ee
-def _read_result(out, name, lost=''):
-    "The result of the item `name`, whose rollout returned or raised `out`; `lost` says why a call failed"
+def _read_result(out, name, loss=''):
+    "The result of the item `name`, whose rollout returned or raised `out`; `loss` says why a call failed"
     if isinstance(out, Exception):
-        lost = error_message(out)
-    if lost:
-        return RolloutResult(name, status='infra_error', fail_reason=_excerpt(f'rollout_error: {lost}'))
+        loss = error_message(out)
+    if loss:
+        return RolloutResult(name, status='infra_error', fail_reason=_excerpt(f'rollout_error: {loss}'))
     if isinstance(out, dict):
         out = RolloutResult.from_dict(out | dict(id=name))
     if isinstance(out, RolloutResult):
@@ -116,10 +116,10 @@ def _play_entry(env, e):
     return out
 
 # %% ../../nbs/skillopt/05_rollout.ipynb #1aec53c4
-def run_jobs(executor:ThreadExecutor, fn:Callable, jobs:list, done:OnEnd)->list:
+def run_jobs(executor:ThreadExecutor, fn:Callable, jobs:list, on_end:OnEnd)->list:
     "Outcomes in the order of `jobs`; raises the first `BudgetExceeded` among them"
     def heard(place:int, out:Any)->bool:
-        return done(place, out) or isinstance(out, BudgetExceeded)
+        return on_end(place, out) or isinstance(out, BudgetExceeded)
     outcomes = executor.run(fn, jobs, heard)
     for out in outcomes:
         if isinstance(out, BudgetExceeded):
@@ -208,28 +208,24 @@ def play_round(self:_RolloutStage)->None:
         if e.error:
             raise e.error
 
-@patch
-def _has_another_round(self:_RolloutStage):
-    if not self.open() or self.lost_for_good():
-        return False
-    return not (self.is_hopeless() and self.entries[0].tries > self.retries)
-
 # %% ../../nbs/skillopt/05_rollout.ipynb #9fc925f6
 @patch
 def play(self:_RolloutStage)->list: # Outage when too many are lost
     "A result for each item"
     began, pause = monotonic(), 0
-    while self._has_another_round():
+    while self.open() and not self.lost_for_good():
+        if self.is_hopeless() and self.entries[0].tries > self.retries:
+            break
         if pause:
             sleep(max(0, began + pause - monotonic()))
         began, pause = monotonic(), 2*pause or self.pause
         self.play_round()
-    lost = [e.result for e in self.entries if e.is_lost]
+    losses = [e.result for e in self.entries if e.is_lost]
     for_good, n = self.lost_for_good(), len(self.entries)
-    if not for_good and not self.is_hopeless() and 2*len(lost) <= n:
+    if not for_good and not self.is_hopeless() and 2*len(losses) <= n:
         return [e.result for e in self.entries]
-    many = len(lost) if for_good or not self.is_hopeless() else f'the first {min(n, _PATIENCE)}'
-    first = [*for_good, *lost][0]
+    many = len(losses) if for_good or not self.is_hopeless() else f'the first {min(n, _PATIENCE)}'
+    first = [*for_good, *losses][0]
     raise Outage(f'{many} of {n} rollouts for {self.stage!r} were lost, '
                  f'that of item {first.id!r} to {first.fail_reason!r}: mend the cause and run again, '
                  'for what was played is kept')
@@ -238,11 +234,11 @@ def play(self:_RolloutStage)->list: # Outage when too many are lost
 @patch
 def taken(self:_RolloutStage)->dict: # `paid` by stage, `played` items, `largest` call in tokens
     "What the stage took, whatever became of it"
-    cut = [e.meter for e in self.entries if e.meter and e.meter.asked]
-    paid = add_usage(*[e.usage for e in self.entries], *[m.paid() for m in cut])
-    played = sum(e.tries > 0 for e in self.entries) + len(cut)
-    largest = max([self.largest, *[m.largest for m in cut]])
-    return dict(paid={self.stage: paid}, played=played, largest=largest)
+    open_meters = [e.meter for e in self.entries if e.meter and e.meter.asked]
+    usage = add_usage(*[e.usage for e in self.entries], *[m.paid() for m in open_meters])
+    n_played = sum(e.tries > 0 for e in self.entries) + len(open_meters)
+    largest = max([self.largest, *[m.largest for m in open_meters]])
+    return dict(paid={self.stage: usage}, played=n_played, largest=largest)
 
 # %% ../../nbs/skillopt/05_rollout.ipynb #4538fd54
 def _rollout_seed(seed, split, name, repeat):
@@ -252,7 +248,7 @@ def _rollout_seed(seed, split, name, repeat):
     return int.from_bytes(digest[:4], 'big') >> 1
 
 # %% ../../nbs/skillopt/05_rollout.ipynb #1599c29d
-def _known(journal, key, name):
+def _from_journal(journal, key, name):
     "The result that the journal has, None if it has none"
     row = journal.get(key)
     if row is None:
@@ -267,7 +263,7 @@ def _entries(stage, skills, items):
         about = stage.split, known_as, stage.repeat
         seed = None if stage.seed is None else _rollout_seed(stage.seed, *about)
         key = hashes[text], *about, model_of(stage.client)
-        yield _RolloutEntry(item, text, name, key, seed, _known(stage.journal, key, name))
+        yield _RolloutEntry(item, text, name, key, seed, _from_journal(stage.journal, key, name))
 
 # %% ../../nbs/skillopt/05_rollout.ipynb #2a2e4400
 def run_rollout(

@@ -65,16 +65,16 @@ class RuleTarget:
         text = 'right' if rng.random() < _chance(system, user, self.hurry_factor) else 'wrong'
         return text, _usage(f'{system} {user}', text)
 
-def _usage(read, written):
-    n_read, n_written = len(read.split()), len(written.split())
+def _usage(prompt, reply):
+    n_read, n_written = len(prompt.split()), len(reply.split())
     return dict(prompt_tokens=n_read, completion_tokens=n_written, total_tokens=n_read + n_written, calls=1)
 
 # %% ../../nbs/skillopt/04_ruleworld.ipynb #d6550cee
-def _rollout(item, skill, target_client):
+def _rollout(world, *, item, skill, target_client):
     "The fields of a `RolloutResult`: `target_client` writes the invoice `item` with `skill` before it"
     seed = getattr(target_client, 'seed', None)
-    seeded = {} if seed is None else dict(seed=seed)
-    text, _ = target_client.chat(system=skill, user=item['question'], stage='rollout', **seeded)
+    extra = {} if seed is None else dict(seed=seed)
+    text, _ = target_client.chat(system=skill, user=item['question'], stage='rollout', **extra)
     right = text == 'right'
     return dict(id=item['id'], hard=int(right), soft=float(right), n_turns=1, question=item['question'],
                 predicted_answer=text, reference_text='right',
@@ -112,9 +112,7 @@ class RuleWorld(SkillEnv):
         "A document that minds no rule"
         return 'Write the invoice.\n'
 
-    def rollout_one(self, *, item:dict, skill:str, target_client:object)->dict:
-        "The fields of a `RolloutResult`; `hard` and `soft` are 0 or 1"
-        return _rollout(item, skill, target_client)
+    rollout_one = _rollout
 
     def truth(self, skill:str)->float: # From 0 to 1
         "Exact success with `skill`"
@@ -123,10 +121,10 @@ class RuleWorld(SkillEnv):
 # %% ../../nbs/skillopt/04_ruleworld.ipynb #fe777ac7
 def _advise(rng, skill, questions, quality=.6, lines=3):
     "The lines that an optimizer of this `quality` would add to `skill` after `questions` went wrong"
-    wanted = set().union(*map(needed, questions)) - _minded(skill)[0]
+    rules = set().union(*map(needed, questions)) - _minded(skill)[0]
     out = []
     for _ in range(lines):
-        lacking = sorted(wanted - _minded(' '.join(out))[0])
+        lacking = sorted(rules - _minded(' '.join(out))[0])
         if rng.random() < quality and lacking:
             out.append(f'- Mind the {rng.choice(lacking)}.')
         else:

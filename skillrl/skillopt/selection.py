@@ -9,14 +9,13 @@ __all__ = ['play_selection', 'settle', 'close_run']
 import math, re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
 from ..core.store import atomic_folder, write_json
 from ..llm.ledger import BudgetExceeded
 from .editor import skill_hash
 from .proposal import play_pairs
 from .session import Session, gate_plays, known_summary, publish
-from .verdict import Parts, compute_score, decide
+from .gate import Parts, compute_score, decide
 from ..skills.guard import rejection_reasons
 from .types import RolloutResult
 
@@ -30,14 +29,14 @@ def _rival_scores(session, k, places):
     "Place → score of the best skill in pass `k`; what was lost is not there, and not tried again"
     s = session.draft.state
     s.passes += [{} for _ in range(k + 1 - len(s.passes))]
-    known = s.passes[k]
-    missing = [p for p in places if str(p) not in known]
+    scores = s.passes[k]
+    missing = [p for p in places if str(p) not in scores]
     if missing:
         for p, r in zip(missing, play_selection(session, s.best, missing, f'again {k}')):
-            known[str(p)] = session.score(r) if r.ok else None
+            scores[str(p)] = session.score(r) if r.ok else None
         if s.skill == s.best:
             s.current_score = fmean(v for one in s.passes for v in one.values() if v is not None)
-    return {p: known[str(p)] for p in places if known[str(p)] is not None}
+    return {p: scores[str(p)] for p in places if scores[str(p)] is not None}
 
 # %% ../../nbs/skillopt/13_selection.ipynb #b2742b49
 @dataclass
@@ -61,7 +60,7 @@ def _play_pairs(session, candidate, begin, end):
     return pairs
 
 def _compare_with_rival(session, candidate):
-    "Play the candidate against the best skill on the selection split; a `Verdict` and the pairs it rests on"
+    "Play the candidate against the best skill on the selection split; a `Decision` and the pairs it rests on"
     total = gate_plays(len(session.selection))
     pairs = _play_pairs(session, candidate, 0, total//2)
     if sum(p.after - p.before for p in pairs) >= 0:
@@ -106,8 +105,8 @@ def _is_too_early(session):
         if 'gate' in r:
             break
         since.append(r)
-    gained = sum(r.get('proven', 0) for r in since)
-    return gained*math.sqrt(gate_plays(len(session.selection))) < 6
+    gain = sum(r.get('proven', 0) for r in since)
+    return gain*math.sqrt(gate_plays(len(session.selection))) < 6
 
 
 
@@ -151,9 +150,9 @@ _ITEMS_OF_LINE = 20    # Most that one is tested on
 
 def _places(session, line):
     "Training items that `line` is tested on, by their places"
-    needed = session.draft.state.needed
-    every = [k for places in needed.values() for k in places]
-    places = needed.get(line) or every or range(len(session.batches.items))
+    by_line = session.draft.state.needed
+    every = [k for places in by_line.values() for k in places]
+    places = by_line.get(line) or every or range(len(session.batches.items))
     return list(dict.fromkeys(places))[:_ITEMS_OF_LINE]
 
 def _is_missed(session, lines, k):
@@ -170,11 +169,6 @@ def _is_missed(session, lines, k):
     return bool(parts.run(play))
 
 # %% ../../nbs/skillopt/13_selection.ipynb #7e1bed7a
-def _added_lines(state):
-    "Line numbers of the best skill that the first one lacks"
-    old = {line.strip() for line in state.initial.splitlines()} | {''}
-    return [k for k, line in enumerate(state.best.splitlines()) if line.strip() not in old]
-
 def _without_line(lines, k):
     "The text of `lines` without line `k`, and without a blank line that only set it apart"
     before, after = lines[:k], lines[k + 1:]
@@ -185,42 +179,44 @@ def _without_line(lines, k):
 def _prune(session):
     "Take from the best skill what is not missed; the lines that went"
     s = session.draft.state
-    gone = []
-    for k in reversed(_added_lines(s)):
+    removed_lines = []
+    old = {line.strip() for line in s.initial.splitlines()} | {''}
+    places = [k for k, line in enumerate(s.best.splitlines()) if line.strip() not in old]
+    for k in reversed(places):
         lines = s.best.splitlines(keepends=True)
         if not _is_missed(session, lines, k):
-            gone.append(lines[k].strip())
+            removed_lines.append(lines[k].strip())
             s.skill = s.best = _without_line(lines, k)
-    return gone
+    return removed_lines
 
 # %% ../../nbs/skillopt/13_selection.ipynb #98441e8a
-def _closed(session):
+def _close(session):
     "What becomes of the draft and of the best skill, as plain values"
-    d, gone = session.draft, []
+    d, removed_lines = session.draft, []
     try:
         _decide_on_draft(session)
-        gone = _prune(session)
+        removed_lines = _prune(session)
     except BudgetExceeded:
         session.limited = True
     names = 'skill best best_score best_step current_score tried'.split()
     state = {name: getattr(d.state, name) for name in names}
-    usage, lost = session.usage_now(), d.record.get('lost', 0)
+    usage, n_lost = session.usage_now(), d.record.get('lost', 0)
     d.usage = {}
-    return dict(state=state, gone=gone, usage=usage, lost=lost, split='lines',
+    return dict(state=state, gone=removed_lines, usage=usage, lost=n_lost, split='lines',
                 skill_hash=skill_hash(d.state.best))
 
 # %% ../../nbs/skillopt/13_selection.ipynb #f1c37231
 def close_run(session:Session)->None: # OSError if the folder could not be written
     "Make the document that ships the best skill"
-    path = Path(session.cfg.out_root)/'final_document'
+    path = session.run.path/'final_document'
     s = session.draft.state
-    known_as = dict(best_hash=skill_hash(s.best), draft_hash=skill_hash(s.skill))
-    known = known_summary(path, known_as)
-    if known is None:
-        known = known_as | _closed(session)
+    identity = dict(best_hash=skill_hash(s.best), draft_hash=skill_hash(s.skill))
+    summary = known_summary(path, identity)
+    if summary is None:
+        summary = identity | _close(session)
         with atomic_folder(path) as tmp:
-            write_json(tmp/'summary.json', known)
-    session.finals[path.name] = known
-    vars(s).update(known['state'])
+            write_json(tmp/'summary.json', summary)
+    session.finals[path.name] = summary
+    vars(s).update(summary['state'])
     session.state = s
     publish(session)

@@ -23,7 +23,7 @@ from .editor import skill_hash
 from .reflect import Optimizer
 from .rollout import items_hash, items_of, run_rollout
 from .settings import Bill, combine, RunLimits, SkillOptConfig, what_binds
-from .verdict import gate_score
+from .gate import gate_score
 from .types import RolloutResult
 
 # %% ../../nbs/skillopt/11_session.ipynb #db9af975
@@ -81,13 +81,13 @@ class _Events:
 def _end_of_broken(path, row):
     "The end of a stage that began with `row` in a process that died"
     lines = list(Journal(path/row['journal']).rows.values())
-    paid = {}
+    usages = {}
     for call in map(json.loads, lines[row['known']:]):
         stage = call['key'][1] if row['role'] == 'optimizer' else row['stage']
         usage = call['value'].get('usage', {})
-        paid[stage] = add_usage(paid.get(stage, {}), usage)
-    told = {k: v for k, v in row.items() if k not in ('known', 'journal')}
-    return told | dict(event='end', paid=paid)
+        usages[stage] = add_usage(usages.get(stage, {}), usage)
+    fields = {k: v for k, v in row.items() if k not in ('known', 'journal')}
+    return fields | dict(event='end', paid=usages)
 
 # %% ../../nbs/skillopt/11_session.ipynb #2c6db002
 @patch
@@ -152,7 +152,6 @@ class Session:
         optimizer:Any, # Client that edits; ValueError if a limit in USD lacks a price
         initial:str|None=None,  # Skill to begin with; None takes the environment's
         prompts:dict|None=None, # Of the optimizer: name → text
-        executor:ThreadExecutor|None=None, # For rollouts; None takes threads
     ):
         initial = env.get_initial_skill() if initial is None else initial
         initial = (initial or '').encode(errors='replace').decode()  # Half a surrogate pair fits into no file
@@ -162,7 +161,7 @@ class Session:
         self.limits = RunLimits(config, target=target, optimizer=optimizer)
         self.optimizer = Optimizer(optimizer, dict(prompts or {}), config.optimizer_max_completion_tokens,
                                    ThreadExecutor(config.workers), ledger=self.limits.ledger)
-        self.executor = executor or ThreadExecutor(config.workers, config.rollout_timeout or None)
+        self.executor = ThreadExecutor(config.workers, config.rollout_timeout or None) # For rollouts
         self.start = OptState(initial, initial, initial)
         self.next = 0 # The step to come; 0 is the measurement before the first
         self._begin_with(self.start)
@@ -268,11 +267,11 @@ def publish(session:Session, rows:Sequence[dict]=())->None:
             atomic_write(file, text, sync=False)
 
 # %% ../../nbs/skillopt/11_session.ipynb #117ebb35
-def known_summary(folder:Path, known_as:dict)->dict|None: # None if there is none
-    "The summary in `folder`, if it says what `known_as` does, such as hashes"
+def known_summary(folder:Path, identity:dict)->dict|None: # None if there is none
+    "The summary in `folder`, if it says what `identity` does, such as hashes"
     file = folder/'summary.json'
-    known = read_json(file) if file.exists() else {}
-    return known if known_as.items() <= known.items() else None
+    summary = read_json(file) if file.exists() else {}
+    return summary if identity.items() <= summary.items() else None
 
 # %% ../../nbs/skillopt/11_session.ipynb #78fe7480
 @patch
@@ -289,7 +288,7 @@ def total_usage(self:Session)->dict: # Role → stage → usage
 @patch
 def paid(self:Session)->dict: # Role → stage → usage
     "All that was ever paid for the run, as far as it is known"
-    return combine(max, self.total_usage(), self.events.bill.paid)
+    return combine(max, self.total_usage(), self.events.bill.usage)
 
 # %% ../../nbs/skillopt/11_session.ipynb #620b4a0b
 @patch
@@ -297,10 +296,10 @@ def begin(self:Session, final:bool=False, **record:Any)->None:
     "Begin a step, of which `record` is what is known, or the final measurement"
     self.draft, self.final = _Draft(self.state, record), final
     o = self.optimizer
-    o.usage, o.missed = {}, 0
+    o.usage, o.n_lost = {}, 0
     o.step = self.next
-    ended = final and not self.limited # What a step has paid for before a limit broke it off is kept
-    o.journal = self.run.begin(None if ended else self.next)
+    is_over = final and not self.limited # What a step has paid for before a limit broke it off is kept
+    o.journal = self.run.begin(None if is_over else self.next)
 
 @patch
 def commit(self:Session, folder:str, files:dict)->None: # OSError if it could not be written
@@ -324,9 +323,9 @@ def gate_plays(n:int)->int: # Of a selection split of `n` items
 def _kept_back(session):
     "Rollouts that have to be paid for when the steps have ended"
     n = len(session.selection)
-    measured = session.cfg.final_passes*n + 2*len(session.test)
-    judged = gate_plays(n) + _CARE_FOR_LINE*len(session.draft.state.needed)
-    return measured if session.final else measured + judged
+    final_plays = session.cfg.final_passes*n + 2*len(session.test)
+    gate = gate_plays(n) + _CARE_FOR_LINE*len(session.draft.state.needed)
+    return final_plays if session.final else final_plays + gate
 
 # %% ../../nbs/skillopt/11_session.ipynb #6f2ad15d
 @patch

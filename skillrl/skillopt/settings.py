@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 from ..core.options import check_settings, opt
 from ..llm.ledger import add_usage, BudgetExceeded, Ledger, model_of
-from .verdict import METRICS
+from .gate import METRICS
 
 # %% ../../nbs/skillopt/07_settings.ipynb #c98fca58
 _SCHEDULES = dict(
@@ -93,20 +93,20 @@ def combine(how:Callable, *usages:dict)->dict:
 @dataclass
 class Bill:
     "What all stages took, in this process and earlier ones"
-    paid:dict = field(default_factory=lambda: dict(target={}, optimizer={})) # Role → stage → usage
-    played:int = 0            # Rollouts
+    usage:dict = field(default_factory=lambda: dict(target={}, optimizer={})) # Role → stage → usage
+    rollouts:int = 0          # Played
     largest:int = 0           # Tokens that one call of them might have taken
     each:dict = field(default_factory=add_usage) # Usage of a rollout, in the stages where it was most
 
     def add(self, row:dict)->None:
         "Add the end of a stage: its `role`, `paid` by stage; `played` and `largest` for rollouts"
         if 'paid' in row:
-            self.paid = combine(sum, self.paid, {row['role']: row['paid']})
+            self.usage = combine(sum, self.usage, {row['role']: row['paid']})
         if row.get('played'):
-            self.played += row['played']
+            self.rollouts += row['played']
             self.largest = max(self.largest, row['largest'])
-            used = add_usage(*row['paid'].values())
-            self.each = combine(max, self.each, {k: math.ceil(n/row['played']) for k, n in used.items()})
+            usage = add_usage(*row['paid'].values())
+            self.each = combine(max, self.each, {k: math.ceil(n/row['played']) for k, n in usage.items()})
 
 # %% ../../nbs/skillopt/07_settings.ipynb #b5d56ef7
 _CARE = 1.5
@@ -147,41 +147,41 @@ def counts(self:RunLimits,
     "`usage` as a `Ledger` counts"
     counts = {model_of(self.clients['target']): (0, reads, writes)}
     for role, stages in usage.items():
-        model, used = model_of(self.clients[role]), add_usage(*stages.values())
-        calls, read, wrote = counts.get(model, (0, 0, 0))
-        counts[model] = calls + used['calls'], read + used['prompt_tokens'], wrote + used['completion_tokens']
+        model, total = model_of(self.clients[role]), add_usage(*stages.values())
+        more = [total[k] for k in ('calls', 'prompt_tokens', 'completion_tokens')]
+        counts[model] = tuple(map(sum, zip(counts.get(model, (0, 0, 0)), more)))
     return counts
 
 @patch
 def usd(self:RunLimits, usage:dict)->float|None: # Role → stage → usage
     "What `usage` cost; None where the price of a model is not known"
-    spent = Ledger(self.config.prices)
-    spent.counts = self.counts(usage)
-    return spent.usd and round(spent.usd, 6)
+    ledger = Ledger(self.config.prices)
+    ledger.counts = self.counts(usage)
+    return ledger.usd and round(ledger.usd, 6)
 
 # %% ../../nbs/skillopt/07_settings.ipynb #ea3ab4b3
 @patch
 def check(self:RunLimits,
     bill:Bill,
-    paid:dict,        # Role → stage → usage
+    usage:dict,        # Role → stage → usage
     n:int,            # Rollouts to come now
     later:int,        # Rollouts to come at the end
     spare:int=0,      # Tokens that the last call of them might write besides
 )->None: # BudgetExceeded if `n` more rollouts are too many
     "Make room for the rollouts to come"
-    read, wrote = (bill.each[k] for k in ('prompt_tokens', 'completion_tokens'))
-    writes = math.ceil(_CARE*later*wrote) + spare
-    self.ledger.counts = self.counts(paid, math.ceil(_CARE*later*read), writes)
+    each_read, each_written = (bill.each[k] for k in ('prompt_tokens', 'completion_tokens'))
+    writes = math.ceil(_CARE*later*each_written) + spare
+    self.ledger.counts = self.counts(usage, math.ceil(_CARE*later*each_read), writes)
     try:
-        if n*(read + wrote): # Nothing is known of the first rollouts
-            self.ledger.check(model_of(self.clients['target']), n*read, n*wrote + bill.largest)
+        if n*(each_read + each_written): # Nothing is known of the first rollouts
+            self.ledger.check(model_of(self.clients['target']), n*each_read, n*each_written + bill.largest)
     except BudgetExceeded as e:
         raise BudgetExceeded(str(e).replace('a call of', f'{n} rollouts of')) from None
-    called, most = add_usage(*paid['target'].values())['calls'], self.config.max_target_calls
-    each = max(1, called/max(1, bill.played))
+    calls, most = add_usage(*usage['target'].values())['calls'], self.config.max_target_calls
+    each = max(1, calls/max(1, bill.rollouts))
     keep = later if each == 1 else math.ceil(_CARE*each*later)
     need = math.ceil(each*n) + keep
-    self.asked, self.room = count(1), most - called - keep
-    if most and called + need > most:
-        raise BudgetExceeded(f'{called} of {most} target calls are made and {need} more are needed, '
+    self.asked, self.room = count(1), most - calls - keep
+    if most and calls + need > most:
+        raise BudgetExceeded(f'{calls} of {most} target calls are made and {need} more are needed, '
                              f'{keep} of them to judge and test what is learnt: raise max_target_calls')

@@ -43,10 +43,10 @@ class RolloutResult:
 # %% ../../nbs/skillopt/01_types.ipynb #60d466d1
 @patch
 def __repr__(self:RolloutResult):
-    told = {k: v for k, v in vars(self).items() if v or k in ('hard', 'soft')}
+    values = {k: v for k, v in vars(self).items() if v or k in ('hard', 'soft')}
     if self.ok:
-        del told['status']
-    fields = [f'{k}={clip(repr(v), 60)}' for k, v in told.items()]
+        del values['status']
+    fields = [f'{k}={clip(repr(v), 60)}' for k, v in values.items()]
     return f"RolloutResult({', '.join(fields)})"
 
 # %% ../../nbs/skillopt/01_types.ipynb #9eb993c5
@@ -99,8 +99,8 @@ def _value(name, v, kind):
     try:
         return str(v) if kind is str else kind(v)
     except (TypeError, ValueError):
-        told = f'the field {name!r} should be of type {kind.__name__}, not {clip(repr(v), 60)}'
-        raise ValueError(told) from None
+        message = f'the field {name!r} should be of type {kind.__name__}, not {clip(repr(v), 60)}'
+        raise ValueError(message) from None
 
 # %% ../../nbs/skillopt/01_types.ipynb #b3ed93e7
 @patch(cls_method=True)
@@ -111,16 +111,16 @@ def from_dict(cls:RolloutResult,
     if not isinstance(d, dict):
         raise TypeError(f'a result is a dict or a RolloutResult, not {clip(repr(d), 60)}: '
                         'let rollout_one return one of these')
-    known, more = dict(id=''), {}
+    values, more = dict(id=''), {}
     for k, v in d.items():
         if _is_foreign(k, v):
             more[k] = v
         elif v is not None or _TYPES[k] is float:
-            known[k] = _value(k, v, _TYPES[k])
+            values[k] = _value(k, v, _TYPES[k])
     extras = more.pop('extras', None) or {}
     if not isinstance(extras, dict):
         extras = dict(extras=extras)
-    return cls(**known, extras=more | extras)
+    return cls(**values, extras=more | extras)
 
 # %% ../../nbs/skillopt/01_types.ipynb #81c55574
 class SkillEnv(ABC):

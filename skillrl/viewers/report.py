@@ -355,7 +355,7 @@ def write_proof_page(proof:'Proof')->Path: # `report.html` in its folder; OSErro
     details = ''.join(_details(proof.folder, runs))
     body = headed({
         f'Verdict: {escape(facts["verdict"])}': ''.join(paragraph(_told_claim(c)) for c in claims) + drawn,
-        'What to know': ''.join(map(paragraph, filter(None, [proof.losses, *facts['notes']]))),
+        'What to know': ''.join(map(paragraph, filter(None, [proof.losses, *facts['caveats']]))),
         'What to do next': paragraph(_next(facts)),
         'What the words mean': paragraph(_WORDS),
         'Evals': _table(runs, facts['arms']).html() + details.replace('<details>', '<details open>', 1),

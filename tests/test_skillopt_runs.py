@@ -1,18 +1,27 @@
-"Every mode of the trainer from end to end, with a scripted optimizer and an agent without luck"
-import json, os, re, sys, threading
+"""Every mode of the trainer from end to end, with a scripted optimizer and an agent without luck.
+
+At the end, programs for skillrl 1.0.0 run as they stand, against a real server on the loopback. Those of its
+README are read from it: SKILLRL_PEER_README names the METADATA file of that package, or its README."""
+import json, os, re, subprocess, sys, threading
 from bisect import bisect_left
 from pathlib import Path
 import pytest
+import skillrl
+from faults import FaultServer, said
 from replies import sections
-from skillrl.skillopt.ruleworld import INVOICE_RULES, RuleWorld, _minded, needed
-from skillrl.llm.ledger import BudgetExceeded
-from skillrl.skillopt.eval_env import program_chat
-from skillrl.skillopt.settings import SkillOptConfig
-from skillrl.viewers.report import _describe_worth, outcome_text, read_run, report_sections
-from skillrl.skillopt.reflect import FORMS, _load_prompt
+from skillrl import SkillOptConfig, SkillOptTrainer
 from skillrl.core.concurrency import ThreadExecutor
+from skillrl.llm.ledger import BudgetExceeded
 from skillrl.skillopt import proposal, selection, trainer as report
-from skillrl.skillopt.trainer import SkillOptTrainer
+from skillrl.skillopt.eval_env import program_chat
+from skillrl.skillopt.reflect import _load_prompts, FORMS
+from skillrl.skillopt.ruleworld import _minded, INVOICE_RULES, needed, RuleWorld
+from skillrl.skillopt.selection import close_run
+from skillrl.skillopt.session import Session
+from skillrl.skillopt.types import RolloutResult, SkillEnv
+from skillrl.viewers.report import _describe_worth, outcome_text, read_run, report_sections
+
+# ---- modes ----
 
 HURRY = '- Hurry 7.'
 
@@ -36,7 +45,7 @@ class Tutor:
     def __init__(self, **says):
         self.says, self.asked = says, []
     def chat(self, *, system, user, stage='', **kw):
-        name = next(k for k in FORMS if _load_prompt(k) == system)
+        name = next(k for k in FORMS if _load_prompts()[k] == system)
         self.asked.append((name, user))
         said = self.says.get(name, {'analyst_error': lacking}.get(name, {}))
         text = said(user) if callable(said) else said
@@ -56,7 +65,7 @@ def edits(*contents, **kw):
     return dict(edits=[dict(op='append', content=c, **kw) for c in contents])
 
 def trainer(tutor=None, clerk=None, world=None, **kw):
-    more = {k: kw.pop(k) for k in ('initial_skill', 'executor') if k in kw}
+    more = {k: kw.pop(k) for k in ['initial_skill'] if k in kw}
     settings = dict(num_epochs=2, batch_size=6, minibatch_size=3, edit_budget=4, workers=2,
                     verbose=False, out_root='run')
     return SkillOptTrainer(config=SkillOptConfig(**settings | kw),
@@ -89,21 +98,11 @@ def inside(folder, fn):
     finally:
         os.chdir(was)
 
-def test_a_plain_run_learns_and_leaves_the_files_of_1_0_0():
+def test_a_plain_run_learns():
     summary = trainer(num_epochs=4).train()
     assert summary['test_hard'] > summary['baseline_test_hard']
     assert summary['total_accepts'] >= 2
     assert summary['stopped'] is None
-    files = {re.sub(r'\d{4}', 'NNNN', k) for k in snapshot()}
-    step = ('rollout_results raw_patches merged_patch ranked_patch edit_apply_report step_record '
-            'selection_eval/results selection_eval/summary')
-    assert files >= {f'steps/step_NNNN/{k}.json'
-                     for k in step.split()} | {'steps/step_NNNN/candidate_skill.md', 'skills/skill_vNNNN.md'}
-    assert files >= {'config.json', 'best_skill.md', 'current_skill.md', 'history.json', 'runtime_state.json',
-                     'summary.json'}
-    assert files >= {f'{k}/{f}.json'
-                     for k in ('baseline_selection_eval', 'test_eval_baseline', 'test_eval_best')
-                     for f in ('results', 'summary')}
     assert read('runtime_state.json')['last_completed_step'] == 8
     assert text('best_skill.md') == text(f'skills/skill_v{summary["best_step"]:04}.md')
 
@@ -177,7 +176,7 @@ def test_a_merge_is_told_what_screening_found_of_each_edit():
     merged = [r['step'] for r in read('history.json') if r['n_patches_kept'] > 1]
     rows = [row for n in merged for row in read(f'steps/step_{n:04}/screen.json')]
     assert 0 < min(of_lines) and sum(of_lines) == sum(len(row.get('missed', [])) for row in rows)
-    assert '`missed_on`' in _load_prompt('merge_final')
+    assert '`missed_on`' in _load_prompts()['merge_final']
 
 # What ends a run early
 
@@ -409,28 +408,6 @@ def test_a_command_line_agent_as_target():
                                      **settings).train())
     assert text('best_skill.md') == Path('direct/run/best_skill.md').read_text()
 
-class Backwards:
-    "An executor of one's own: one job after the other, the last first"
-    def __init__(self):
-        self.runs, self.done = 0, 0
-    def run(self, fn, jobs, done=None):
-        self.runs, out = self.runs + 1, [None]*len(jobs)
-        for i in reversed(range(len(jobs))):
-            try:
-                out[i] = fn(jobs[i])
-            except Exception as e:
-                out[i] = e
-            self.done += 1
-            if done and done(i, out[i]):
-                break
-        return out
-
-def test_an_executor_of_ones_own():
-    mine = Backwards()
-    summary = trainer(executor=mine).train()
-    inside('threads', lambda: trainer().train())
-    assert mine.runs > 8 and mine.done == sum(u['calls'] for u in summary['usage']['target'].values())
-    assert snapshot() == snapshot('threads/run')
 
 @pytest.mark.parametrize('workers', [1, 2, 16])
 def test_the_number_of_workers_changes_nothing(workers):
@@ -444,13 +421,13 @@ def test_prompts_of_ones_own_are_what_the_optimizer_hears():
     class Hears(Tutor):
         def chat(self, *, system, **kw):
             self.systems = getattr(self, 'systems', set()) | {system}
-            return super().chat(system=_load_prompt('analyst_error') if system == 'Say what was wrong.'
+            return super().chat(system=_load_prompts()['analyst_error'] if system == 'Say what was wrong.'
                                 else system, **kw)
     tutor = Hears()
     SkillOptTrainer(config=SkillOptConfig(num_epochs=1, batch_size=6, verbose=False, out_root='run'),
                     env=RuleWorld(train=6, val=6, test=6), optimizer_client=tutor,
                     target_client=Clerk(), prompt_overrides=dict(analyst_error='Say what was wrong.')).train()
-    assert 'Say what was wrong.' in tutor.systems and _load_prompt('analyst_error') not in tutor.systems
+    assert 'Say what was wrong.' in tutor.systems and _load_prompts()['analyst_error'] not in tutor.systems
 
 def test_all_patches_are_screened_in_one_go_each_on_its_own_items():
     runs = []
@@ -458,7 +435,9 @@ def test_all_patches_are_screened_in_one_go_each_on_its_own_items():
         def run(self, fn, jobs, done=None):
             runs.append([(job.skill, job.item['id'], job.key[3]) for job in jobs])
             return super().run(fn, jobs, done)
-    trainer(executor=Seen(2), num_epochs=1).train()
+    one = trainer(num_epochs=1)
+    one.session.executor = Seen(2)
+    one.train()
     several = [run for run in runs if len({skill for skill, *_ in run}) > 1]
     screens = [run for run in several if run[0][2] in ('step 1', 'step 2')] # What follows takes patches apart
     assert len(screens)==2  # One for each step
@@ -521,3 +500,298 @@ def test_a_patch_that_breaks_every_rollout_is_no_outage(monkeypatch):
     assert first['lost'] and rest
     assert not any('lost' in r for r in rest)
     assert any(r['gain'] > 0 for r in rest)
+
+# ---- drafts ----
+
+IDLE = 'Of two drafts, the older one is to be kept.'
+
+def with_an_idle_line(user):
+    "Two rules that are lacking, with a line that nothing depends on between them"
+    first, *rest = lacking(user)['edits']
+    return dict(reasoning='so', edits=[first, *edits(f'- {IDLE}')['edits'], *rest])
+
+def drafts(clerk=None, **kw):
+    "A trainer whose tutor proposes an idle line in each edit"
+    return trainer(Tutor(analyst_error=with_an_idle_line), clerk, RuleWorld(train=12, val=24, seed=2),
+                   workers=1, **kw)
+
+def test_a_draft_runs_ahead_of_the_best_skill_and_no_gate_is_paid_for_it():
+    drafts().train()
+    first = read('steps/step_0001/step_record.json')
+    assert (first['action'], first['best_step']) == ('accept', 0) and 0 < first['proven'] < 1
+    assert 'gate' not in first and 'selection' not in first['usage']['target']
+    assert _minded(text('skills/skill_v0001.md'))[0]
+    assert read('history.json')[-1]['gate']  # The last step asks it
+    assert read('summary.json')['best_step'] == 4
+
+def test_an_edit_that_is_not_missed_does_not_even_reach_the_draft():
+    drafts(num_epochs=1).train()
+    said = [e['content'] for row in read('steps/step_0001/raw_patches.json') for e in row['patch']['edits']]
+    assert f'- {IDLE}' in said
+    assert IDLE not in text('skills/skill_v0001.md') and _minded(text('skills/skill_v0001.md'))[0]
+    gained = [row for row in read('steps/step_0001/screen.json') if row.get('gained')]
+    assert gained and all(row['n_edits_kept'] == 2 and row['missed'] for row in gained)
+
+def test_closing_drops_an_idle_line_and_keeps_rules_that_only_help_together():
+    "No rule solves an item alone here"
+    session = Session(SkillOptConfig(verbose=False, workers=1, out_root='run'), RuleWorld(2, val=24, seed=2),
+                      Clerk(), Tutor())
+    with session.open():
+        session.begin(final=True)
+        s = session.draft.state
+        rules = INVOICE_RULES[:4]
+        for rule in rules:
+            of_items = [needed(item['question']) for item in session.batches.items]
+            places = [k for k, of_item in enumerate(of_items) if rule in of_item <= set(rules)]
+            session.draft.note_needed(f'- Mind the {rule}.', places)
+        s.skill += ''.join(f'- Mind the {rule}.\n' for rule in rules)
+        s.skill += f'- {IDLE}\n'
+        s.best, useful = s.skill, [rule for rule in rules if f'- Mind the {rule}.' in s.needed]
+        session.state = s
+        close_run(session)
+    assert len(useful) >= 2
+    assert _minded(session.state.best)[0] == set(useful)
+    assert f'- {IDLE}' in session.finals['final_document']['gone'] and IDLE not in session.state.best
+
+def test_what_closing_plays_is_paid_for_once_and_within_the_budget():
+    clerk = Clerk()
+    settings = dict(num_epochs=9, max_target_calls=200, final_passes=1)
+    summary = drafts(clerk, **settings).train()
+    assert 'max_target_calls' in summary['stopped']
+    stages = summary['usage']['target']
+    assert stages['lines']['calls'] > 0  # The limit has left something for the test of the lines
+    assert sum(stage['calls'] for stage in stages.values()) == len(clerk.asked) <= 200
+    assert summary['best_selection_score'] is not None  # The final passes were kept back
+    again = Clerk()
+    assert drafts(again, **settings).train() | dict(stopped=0) == summary | dict(stopped=0)
+    assert again.asked == []
+
+def closed(text, out_root='run'):
+    "A session that has ended with `text` in its best skill"
+    session = Session(SkillOptConfig(verbose=False, workers=1, out_root=out_root),
+                      RuleWorld(2, val=24, seed=2), Clerk(), Tutor())
+    with session.open():
+        session.begin(final=True)
+        s = session.draft.state
+        s.skill += text
+        s.best, session.state = s.skill, s
+        close_run(session)
+    return session
+
+RULES = ''.join(f'- Mind the {rule}.\n' for rule in INVOICE_RULES)
+
+@pytest.mark.parametrize('head', ['# Rules\n', '## Rules\n\n', '## Rules\n### Of invoices\n'])
+def test_a_heading_stays_with_the_text_below_it(head):
+    assert closed(f'\n{head}{RULES}').state.best == f'Write the invoice.\n\n{head}{RULES}'
+
+@pytest.mark.parametrize('text', [f'## Rules\n- {IDLE}\n', '## Rules\n### Of invoices\n', '## Rules'])
+@pytest.mark.parametrize('after', ['', '## Invoices\n'])
+def test_a_heading_whose_section_is_empty_goes(text, after):
+    rest = f'{after}{RULES}'.strip() if after else ''
+    best = closed(f'\n{text}' + (f'\n{rest}\n' if rest else '')).state.best
+    assert '## Rules' not in best and best.rstrip().endswith(rest) and '###' not in best
+
+def lines_of(text, **kw):
+    "Rollouts that the test of the lines of `text` takes"
+    session = closed(text, **kw)
+    return session.finals['final_document']['usage']['target'].get('lines', {}).get('calls', 0)
+
+def test_what_the_test_of_the_lines_costs():
+    "A line that nothing depends on is left out once on each of its items, and texts are played once a round"
+    items = 20
+    assert lines_of('## Rules\n', out_root='a') == 0
+    assert lines_of(f'- {IDLE}\n', out_root='b') == 2*items
+    idle = ''.join(f'- Of {n} drafts, keep the oldest.\n' for n in range(2, 6))
+    assert lines_of(idle, out_root='c') == (4 + 1)*items
+
+# ---- programs for 1.0.0 ----
+
+CAPITALS = dict(France='Paris', Japan='Tokyo', Italy='Rome', Spain='Madrid', Peru='Lima')
+RULE = 'Name the capital city.'
+LEARNED = json.dumps(dict(reasoning='No answer names a city.', edits=[dict(op='append', content=RULE)]))
+
+def two_models(request):
+    "gpt-4o edits; gpt-4o-mini knows its capitals, and names them when it is told to"
+    system, user = [m['content'] for m in request['body']['messages']][-2:]
+    if request['body']['model']=='gpt-4o':
+        return said(LEARNED if 'rajector' in user else 'Nothing to merge.')
+    city = next((c for country, c in CAPITALS.items() if country in user), 'Pacific Ocean')
+    return said(city if RULE in system else 'A fine question!')
+
+def program(source, folder, server):
+    "What the Python program `source` prints, with the service of the environment's choice"
+    environment = os.environ | dict(OPENAI_BASE_URL=server.url, OPENAI_API_KEY='a-key',
+                                    PYTHONPATH=str(Path(__file__).parents[1]))
+    done = subprocess.run([sys.executable, '-c', source], cwd=folder, env=environment, capture_output=True,
+                          text=True, timeout=300)
+    assert done.returncode==0, done.stderr[-2000:]
+    return done.stdout
+
+def readme(word):
+    "The program in the README of 1.0.0 that has `word` in it"
+    file = os.environ.get('SKILLRL_PEER_README')
+    if not file:
+        pytest.skip('SKILLRL_PEER_README is unset: name the METADATA file of skillrl 1.0.0 from PyPI')
+    return next(b for b in re.findall(r'```python\n(.*?)```', Path(file).read_text(encoding='utf-8'), re.S)
+                if word in b)
+
+STEP = ('rollout_results.json raw_patches.json merged_patch.json ranked_patch.json '
+        'edit_apply_report.json step_record.json candidate_skill.md '
+        'selection_eval/results.json selection_eval/summary.json').split()
+RUN = ('config.json best_skill.md current_skill.md history.json runtime_state.json summary.json '
+       'skills/skill_v0000.md skills/skill_v0001.md').split()
+
+def complete(root, steps):
+    "All files that 1.0.0 leaves behind are there, and those of JSON can be read"
+    names = RUN + [f'steps/step_{n:04}/{f}' for n in steps for f in STEP]
+    names += [f'{d}/{f}.json' for d in ('baseline_selection_eval', 'test_eval_baseline', 'test_eval_best')
+              for f in ('results', 'summary')]
+    assert not [n for n in names if not (root/n).is_file()]
+    for n in names:
+        if n.endswith('.json'):
+            json.loads((root/n).read_text(encoding='utf-8'))
+
+def test_the_quick_start_of_1_0_0_runs_unchanged(tmp_path):
+    with FaultServer(rest=two_models) as s:
+        out = program(readme('SimpleQAEnv('), tmp_path, s)
+        assert {r['body']['model'] for r in s.requests}=={'gpt-4o', 'gpt-4o-mini'}
+        assert {r['key'] for r in s.requests}=={'a-key'}
+    assert out.splitlines()[-1]=='1.0 1.0'
+    root = tmp_path/'outputs'/'qa_demo'
+    complete(root, [1])
+    assert RULE in (root/'best_skill.md').read_text()
+    assert json.loads((root/'summary.json').read_text())['baseline_test_hard']==0
+
+OURS = """
+from skillrl import SkillOptConfig, SkillOptTrainer
+from skillrl.skillopt.qa import SimpleQAEnv
+from skillrl.llm.openai_client import OpenAIChatClient
+def asks(*lands):
+    return [dict(id=l, question=f'What is the capital of {l}?', answers=[CAPITALS[l]], task_type='capitals')
+            for l in CAPITALS if l in lands]
+env = SimpleQAEnv(train_items=asks('France', 'Spain', 'Peru'), val_items=asks('Japan'),
+                  test_items=asks('Italy'))
+config = SkillOptConfig(num_epochs=1, batch_size=3, out_root='outputs/ours')
+trainer = SkillOptTrainer(config=config, env=env, optimizer_client=OpenAIChatClient(model='gpt-4o'),
+                          target_client=OpenAIChatClient('gpt-4o-mini'), initial_skill='Be kind.')
+summary = trainer.train()
+print(summary['best_selection_score'], summary['baseline_test_hard'], summary['test_hard'],
+      summary['test_delta_hard'], summary['total_accepts'])
+"""
+
+def test_a_program_for_1_0_0_runs_and_goes_on(tmp_path):
+    source = f'CAPITALS = {CAPITALS!r}{OURS}'
+    with FaultServer(rest=two_models) as s:
+        assert program(source, tmp_path, s).splitlines()[-1]=='1.0 0.0 1.0 1.0 1'
+        paid, root = s.count, tmp_path/'outputs'/'ours'
+        complete(root, [1])
+        assert program(source, tmp_path, s).splitlines()[-1]=='1.0 0.0 1.0 1.0 1' and s.count==paid
+
+class Asks:
+    "A client as 1.0.0 describes it"
+    model = 'm'
+    def __init__(self, answer):
+        self.answer, self.calls = answer, []
+    def chat(self, *, system, user, max_completion_tokens=4096, temperature=None, stage='', retries=3, **kw):
+        self.calls.append((stage, system, user))
+        return self.answer(system, user, stage), dict(prompt_tokens=1, completion_tokens=1, total_tokens=2)
+
+def test_an_environment_for_1_0_0_runs(tmp_path):
+    space = {}
+    exec(readme('class MyEnv'), space)
+    class Played(space['MyEnv']):
+        "The README's, with its dots filled in: two turns, a conversation, a fraction for the soft score"
+        _splits = {s: [dict(id=f'{s}-{c}', country=l, city=c) for l, c in CAPITALS.items()]
+                   for s in ('train', 'val', 'test')}
+        def rollout_one(self, *, item, skill, target_client):
+            said = [target_client.chat(system=skill, user=f"{q} {item['country']}?", stage='rollout')[0]
+                    for q in ('Where is', 'And the capital of')]
+            hard = int(item['city'] in said[1])
+            return RolloutResult(id=item['id'], hard=hard, soft=.5 + hard/2, n_turns=2,
+                                 fail_reason='' if hard else 'names no city',
+                                 conversation=[dict(role='assistant', content=t) for t in said])
+    target = Asks(lambda system, user,
+                  stage: next(c for l, c in CAPITALS.items() if l in user) if RULE in system else 'Far away.')
+    config = SkillOptConfig(num_epochs=1, batch_size=5, gate_metric='mixed', out_root=str(tmp_path),
+                            verbose=False)
+    summary = SkillOptTrainer(config=config, env=Played(), optimizer_client=Asks(lambda *a: LEARNED),
+                              target_client=target).train()
+    assert (summary['env'], summary['baseline_selection_score'], summary['best_selection_score'],
+            summary['test_soft'])==('my_env', .25, 1, 1)
+    assert (tmp_path/'best_skill.md').read_text().startswith(space['MyEnv'].get_initial_skill(None))
+
+def test_prompts_for_1_0_0_are_used(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path('my_prompts').mkdir()
+    for name in ('analyst_error', 'ranking'):
+        Path(f'my_prompts/{name}.md').write_text(f'My own {name}.')
+    def edits(*contents):
+        return json.dumps(dict(edits=[dict(op='append', content=c) for c in contents]))
+    def answer(system, user, stage):
+        if stage=='merge':
+            return edits(RULE, 'Be quick.', 'Be kind.')
+        return edits(f'{RULE} {user.count("Id:")}') if stage=='analyst' else '{"selected_indices": [0]}'
+    opt = Asks(answer)
+    tgt = Asks(lambda system, user,
+               stage: next(c for l, c in CAPITALS.items() if l in user) if RULE in system else 'Far away.')
+    def items(n):
+        some = [*CAPITALS.items()][:n]
+        return [dict(id=str(i), question=f'Capital of {l}?', answers=[c]) for i, (l, c) in enumerate(some)]
+    from skillrl.skillopt.qa import SimpleQAEnv
+    env = SimpleQAEnv(train_items=items(5), val_items=items(3), test_items=items(2))
+    cfg = SkillOptConfig(num_epochs=1, minibatch_size=2, edit_budget=2, verbose=False, out_root='run')
+    space = dict(SkillOptTrainer=SkillOptTrainer, cfg=cfg, env=env, opt=opt, tgt=tgt)
+    exec(readme('prompt_overrides'), space)
+    assert space['trainer'].train()['best_selection_score']==1
+    assert {s for stage, s, _ in opt.calls if stage=='analyst'}=={'My own analyst_error.'}
+    assert {s for stage, s, _ in opt.calls if stage=='ranking'}=={'My own ranking.'}
+    assert {s for stage, s,
+            _ in opt.calls if stage=='merge'}.isdisjoint({'My own analyst_error.', 'My own ranking.'})
+
+WORDS = 'amber birch cedar daisy elder'.split()
+
+class Words(SkillEnv):
+    name = 'words'
+    items = {s: [dict(id=f'{s}-{i}', word=WORDS[(3*i + k)%5]) for i in range(n)] for k,
+             (s, n) in enumerate(dict(train=14, val=5, test=3).items())}
+    def get_items(self, split):
+        return self.items[split]
+    def get_initial_skill(self):
+        return 'Know word-elder.'
+    def rollout_one(self, *, item, skill, target_client):
+        text, _ = target_client.chat(system=skill, user=item['word'], stage='rollout', retries=2)
+        hard = int('word-' + item['word'] in skill)
+        return RolloutResult(id=item['id'], hard=hard, soft=float(hard),
+                             fail_reason='' if hard else f'lacks {item["word"]}', predicted_answer=text,
+                             question=item['id'])
+
+class Target:
+    model = 'm'
+    def __init__(self, log):
+        self.log = log
+    def chat(self, *, system, user, **kw):
+        self.log.append(('target', 0))
+        return user, dict(prompt_tokens=1, completion_tokens=1, total_tokens=2)
+
+def test_edits_that_change_nothing_cost_no_validation(tmp_path):
+    target = Target([])
+    config = SkillOptConfig(num_epochs=2, batch_size=4, eval_test=False, verbose=False,
+                            out_root=str(tmp_path))
+    class Four(Words):
+        items = {k: v[:4] for k, v in Words.items.items()}
+    nothing = Asks(lambda *a: json.dumps(dict(edits=[dict(op='replace', target='no such line',
+                                                          content='x')])))
+    SkillOptTrainer(config=config, env=Four(), optimizer_client=nothing, target_client=target).train()
+    assert len(target.log)==4 + 8  # As 1.0.0: the baseline, and two batches
+
+def test_names_of_1_0_0_are_there():
+    names = 'Edit Patch RawPatch RolloutResult SkillOptConfig SkillOptTrainer'.split()
+    assert all(hasattr(skillrl, name) for name in ['__version__', *names]) and {*names} <= {*dir(skillrl)}
+    assert skillrl.RolloutResult is RolloutResult
+    defaults = dict(num_epochs=4, batch_size=40, minibatch_size=8, edit_budget=4,
+                    min_edit_budget=2, lr_scheduler='cosine', gate_metric='hard', workers=8, seed=42,
+                    out_root='outputs/skillrl_run', selection_split='val', eval_test=True,
+                    save_every_step=True, optimizer_max_completion_tokens=4096, verbose=True)
+    config = SkillOptConfig()
+    assert {k: getattr(config, k) for k in defaults}==defaults
+    assert defaults.items() <= config.to_dict().items()
