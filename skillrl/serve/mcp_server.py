@@ -6,13 +6,13 @@
 __all__ = ['mcp_server', 'serve_mcp']
 
 # %% ../../nbs/serve/05_mcp_server.ipynb #313647d4
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import copy
 from functools import wraps
 from time import monotonic
 from typing import Any
-from .openenv import AppServer, observed, SuiteEnv
-from .sessions import Caller, ClientSession, listen, Refusal, Sessions
+from .openenv import observed, SuiteEnv
+from .sessions import AppServer, ClientSession, Connection, Refusal, Sessions
 
 # %% ../../nbs/serve/05_mcp_server.ipynb #f21c40f6
 class _Episodes(Sessions):
@@ -27,7 +27,7 @@ class _Episodes(Sessions):
         with self.lock: # Episodes share a suite
             self.make_room('')
             text, info = env.reset(options=dict(game=game or None))
-            id = self.keep(ClientSession(Caller(), env))
+            id = self.keep(ClientSession(Connection(), env))
         return dict(episode=id) | observed(text, None, False, False, info)
 
     def step(self, episode:str, command:str)->dict[str, Any]:
@@ -65,10 +65,8 @@ def mcp_server(
 
 # %% ../../nbs/serve/05_mcp_server.ipynb #cd53830b
 def serve_mcp(
-    server:Any,             # From `mcp_server`
-    host:str='127.0.0.1',   # `0.0.0.0` lets other machines in; there is no password
-    port:int=8000,          # 0 takes any that is free
-    hosts:Iterable[str]=(), # For `Sessions`
+    server:Any,    # From `mcp_server`
+    **address:Any, # For `AppServer`: `host`, `port`, `hosts`
 )->AppServer: # Running, at `/mcp`; OSError if the port is taken
     "Serve a world to MCP clients over HTTP, in a thread"
-    return AppServer(server.streamable_http_app(host=''), listen(host, port), hosts) # Which checks hosts
+    return AppServer(server.streamable_http_app(host=''), **address) # Which checks hosts
