@@ -190,7 +190,7 @@ class RemoteEnv(FarEnv):
     _session = None
     def _post(self, route, body):
         at = f'POST {self.server.shown}{route}'
-        response = self.server.post(route, body, {_SESSION: self._session} if self._session else {})
+        response = self.server.request(route, body, {_SESSION: self._session} if self._session else {})
         if route == '/reset':
             self._session = response.headers.get(_SESSION)
         return _read_answer(read_response(response, at), at)
