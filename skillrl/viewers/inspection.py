@@ -24,8 +24,8 @@ _RUNS = dict(optimize={'edit_budget'}, train={'env', 'rl', 'model'}) # Command â
 
 def run_of(path:Path)->str: # `train` or `optimize`; empty if neither made it
     "The command that made the run in a folder"
-    known = _config_in(path).keys()
-    return next((command for command, marks in _RUNS.items() if marks <= known), '')
+    names = _config_in(path).keys()
+    return next((command for command, marks in _RUNS.items() if marks <= names), '')
 
 def _is_policy(path):
     files = ('model.safetensors', 'adapter_config.json')
@@ -115,9 +115,9 @@ def _bank(path, find='', since=None):
             return to_json(vars(entry), indent=1)
     if since:
         return _text(diff(load_bank(since), bank).table())
-    told = f'{bank!r}\n\n{_text(bank_table(bank.items(), find))}'
+    text = f'{bank!r}\n\n{_text(bank_table(bank.items(), find))}'
     log = path/'evolution.jsonl'
-    return f'{told}\n\n{_evolution(log)}' if log.exists() and not find else told
+    return f'{text}\n\n{_evolution(log)}' if log.exists() and not find else text
 
 # %% ../../nbs/viewers/04_inspection.ipynb #8a9ce428
 def _left_out(file, bad):
@@ -129,9 +129,9 @@ def _trajectories(path):
     from skillrl.core.trajectory import rate_table, trajectory_table
     bad = []
     some = load_trajectories(path, bad=bad)
-    told = [counted(len(some), 'episode'), *_left_out(path, bad), _text(rate_table(some)),
-            'The first of them:', _text(trajectory_table(some[:10]))]
-    return '\n\n'.join(told)
+    return '\n\n'.join([
+        counted(len(some), 'episode'), *_left_out(path, bad), _text(rate_table(some)),
+        'The first of them:', _text(trajectory_table(some[:10]))])
 
 # %% ../../nbs/viewers/04_inspection.ipynb #4ae7a143
 def _evolution(file):
@@ -158,9 +158,8 @@ def success_table(path:str|Path)->Table: # ValueError if the report has none
     text = _section(path, 'Success')
     if not text:
         raise ValueError(f'{path}/report.md has no table of success: delete it and resume the run')
-    lines = [line.strip().strip('|') for line in text.splitlines()]
-    told = [line for line in lines if not set(line) <= set('|-: ')]
-    head, *rows = [[c.strip() for c in line.split('|')] for line in told]
+    lines = [line.strip().strip('|') for line in text.splitlines() if not set(line) <= set('|-: ')]
+    head, *rows = [[c.strip() for c in line.split('|')] for line in lines]
     return Table(head, rows)
 
 # %% ../../nbs/viewers/04_inspection.ipynb #b6dab91f
@@ -168,14 +167,14 @@ _ALWAYS = 'all', 'score', 'steps', 'n' # Columns of a table of success that are 
 
 def fitted(table:Table)->str:
     "A table of success at the width of the terminal, without its categories where only that fits"
-    needed = max(map(len, repr(table).splitlines()))
-    if needed <= _width():
+    width = max(map(len, repr(table).splitlines()))
+    columns = [i for i, name in enumerate(table.head) if not i or name in _ALWAYS]
+    n_others = len(table.head) - len(columns)
+    if width <= _width() or not n_others:
         return _text(table)
-    kept = [i for i, name in enumerate(table.head) if not i or name in _ALWAYS]
-    short = Table([table.head[i] for i in kept], [[row[i] for i in kept] for row in table.rows])
-    left_out = counted(len(table.head) - len(kept), 'category', 'categories')
-    note = f'\n(a terminal of {needed} columns shows {left_out} too)'
-    return _text(short) + (note if len(table.head) > len(kept) else '')
+    short = Table([table.head[i] for i in columns], [[row[i] for i in columns] for row in table.rows])
+    others = counted(n_others, 'category', 'categories')
+    return f'{_text(short)}\n(a terminal of {width} columns shows {others} too)'
 
 def report_text(path:str|Path)->str: # ValueError if the report has no table of success
     "What the report of a finished run says it gained and changed, at terminal width"
@@ -189,12 +188,12 @@ def state_of(path:Path)->tuple[dict, str]:
     "What the last commit of a training run says, and how far the run is, in words"
     state = as_dict(dict_in(path/'state.json').get('state'))
     phase = str(state.get('phase', ''))
-    done, total = (number(state.get(k)) for k in ('done', 'total'))
+    steps, total = (number(state.get(k)) for k in ('done', 'total'))
     if phase == 'done':
         return state, 'all phases are done'
     if not phase:
         return state, 'the first phase'
-    return state, f'{phase}: {done} of {total} steps' if total else f'{phase}: begun'
+    return state, f'{phase}: {steps} of {total} steps' if total else f'{phase}: begun'
 
 def _train_run(path):
     if (path/'report.md').exists():
@@ -206,14 +205,14 @@ def _opt_run(path):
     from skillrl.viewers.report import outcome_text, read_run, steps_table
     view = read_run(path)
     parts = [_text(steps_table(view.steps))] if view.steps else []
-    if not view.ended:
+    if not view.is_over:
         again = f'go on with skillrl optimize --resume {path} and the flags it was begun with'
         parts.append(f'Not finished, {counted(len(view.steps), "step")} so far: {again}')
     return '\n\n'.join([*parts, outcome_text(path)])
 
 # %% ../../nbs/viewers/04_inspection.ipynb #3e478e1b
 def _head(path):
-    return text_of(path)[:4000]
+    return text_of(path, 4000)
 
 # %% ../../nbs/viewers/04_inspection.ipynb #4d5b98b8
 _SHOWS = {
@@ -235,6 +234,6 @@ def shown(
     if kind.startswith('bank'):
         return f'{path}: {kind}\n{_bank(path, find, since)}'
     if find or since:
-        asked = '--find' if find else since
-        raise ValueError(f'{asked} looks into a bank, and {path} is none ({kind}): leave it out')
+        option = '--find' if find else since
+        raise ValueError(f'{option} looks into a bank, and {path} is none ({kind}): leave it out')
     return f'{path}: {kind}\n{_SHOWS.get(kind, _head)(path)}'.strip()
