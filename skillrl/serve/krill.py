@@ -9,7 +9,6 @@ __all__ = ['Server', 'RemoteEnv']
 import asyncio, copy, json, reprlib
 from collections.abc import Callable
 from threading import Lock
-from time import monotonic
 from typing import Any
 from fastcore.basics import patch
 from anyio import CapacityLimiter, to_thread
@@ -86,7 +85,7 @@ def _reset(server, body, connection, name):
     previous = name or connection.session
     with server.starting:
         with server.lock:
-            server.make_room(connection.peer, previous)
+            server.make_room(previous)
         try:
             env, obs, info = _begin(server, id)
         except (ValueError, LookupError) as e:
@@ -111,11 +110,8 @@ def _step(server, body, connection, name):
     if session is None:
         raise Refusal(400, 'no episode is running here: POST /reset starts one, '
                            f'and answers with its {_SESSION} to send along')
-    with session.lock:
-        session.connection, session.is_named = connection, bool(name)
-        answer = _step_answer(*session.env.step(action))
-        session.used, session.is_over = monotonic(), answer['done']
-    return answer, id
+    session.connection, session.is_named = connection, bool(name)
+    return _step_answer(*session.step(action)), id
 
 # %% ../../nbs/serve/02_krill.ipynb #ef40687f
 def _object(body, content_type):

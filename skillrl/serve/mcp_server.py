@@ -9,7 +9,6 @@ __all__ = ['mcp_server', 'serve_mcp']
 from collections.abc import Callable
 from copy import copy
 from functools import wraps
-from time import monotonic
 from typing import Any
 from .openenv import observed, SuiteEnv
 from .sessions import AppServer, ClientSession, Connection, Refusal, Sessions
@@ -25,27 +24,23 @@ class _Episodes(Sessions):
         "Begin the task of `game`, such as test-3, or a drawn one"
         env = copy(self.env)
         with self.lock: # Episodes share a suite
-            self.make_room('')
+            self.make_room()
             text, info = env.reset(options=dict(game=game or None))
             id = self.keep(ClientSession(Connection(), env))
         return dict(episode=id) | observed(text, None, False, False, info)
 
     def step(self, episode:str, command:str)->dict[str, Any]:
         "Send one command to the world, one of `admissible_commands`"
-        session = self.sessions[episode]
-        with session.lock:
-            seen = session.env.step(command)
-        session.used, session.is_over = monotonic(), seen[2] or seen[3]
-        return observed(*seen)
+        return observed(*self.sessions[episode].step(command))
 
 # %% ../../nbs/serve/05_mcp_server.ipynb #6cad9b22
 def _tool(f:Callable)->Callable:
     "`f` as a tool whose refusals an agent can read"
     from mcp.server.mcpserver.exceptions import ToolError
     @wraps(f)
-    def call(**named:str)->Any:
+    def call(**arguments:str)->Any:
         try:
-            return f(**named)
+            return f(**arguments)
         except KeyError as e:
             raise ToolError(f'there is no episode {e}: call reset, which names one') from None
         except (ValueError, RuntimeError, Refusal) as e:

@@ -40,10 +40,10 @@ class SuiteEnv(gym.Env):
 
     def checked(self, split:str)->str: # ValueError if the suite has no such split
         "`split`, if games can be drawn from it"
-        known = list(dict.fromkeys([*SPLITS, *self.suite.tests]))
-        if split in known:
+        splits = list(dict.fromkeys([*SPLITS, *self.suite.tests]))
+        if split in splits:
             return split
-        raise ValueError(f'the split is {split!r}: choose one of {", ".join(known)}')
+        raise ValueError(f'the split is {split!r}: choose one of {", ".join(splits)}')
 
     def step(self,
         action:str,                         # One command
@@ -157,9 +157,9 @@ def _openenv_world(
             self.count = core.State(episode_id=episode_id or str(info['game']))
             return TextObservation(**observed(text, None, False, False, info))
         def step(self, action:core.Action, timeout_s:float|None=None)->core.Observation:
-            seen = self.env.step(action.command)
+            result = self.env.step(action.command)
             self.count.step_count += 1
-            return TextObservation(**observed(*seen))
+            return TextObservation(**observed(*result))
         @property
         def state(self)->core.State: return self.count
     TextWorld.__name__ = name

@@ -7,7 +7,6 @@ __all__ = ['numbered_game', 'Connection', 'ClientSession', 'Refusal', 'Sessions'
 
 # %% ../../nbs/serve/01_sessions.ipynb #b2f0ef7f
 import asyncio, ipaddress, re, secrets, socket
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -40,7 +39,6 @@ _AWAY = 60. # Seconds without a connection in which a client that names its sess
 @dataclass(eq=False)
 class Connection:
     "Somebody who is connected"
-    peer:str = ''        # Address
     session:str = ''     # Id of the episode that was begun here without a name
     is_gone:bool = False # Can nothing more come?
 
@@ -51,29 +49,22 @@ class ClientSession:
     env:Any = None
     is_named:bool = False # Does the client name it?
     is_over:bool = False
-    used:float = field(default_factory=monotonic) # When, on the clock of `monotonic`
+    last_use:float = field(default_factory=monotonic) # On the clock of `monotonic`
     lock:Lock = field(default_factory=Lock)
-    peer = property(lambda self: self.connection.peer) # Address of its client
 
     @property
     def is_gone(self)->bool:
         "Is it over, or its client dead?"
         if self.is_over or not self.connection.is_gone:
             return self.is_over
-        return not self.is_named or self.used <= monotonic() - _AWAY
+        return not self.is_named or self.last_use <= monotonic() - _AWAY
 
-# %% ../../nbs/serve/01_sessions.ipynb #911deca1
-def _first_to_go(
-    sessions:Iterable[ClientSession],
-    peer:str, # Address that wants a place
-)->ClientSession|None: # None if all are needed
-    "Who gives up a place: the oldest that is gone, or else the oldest of the address that holds most"
-    oldest_first = sorted(sessions, key=attrgetter('used'))
-    counts = Counter(s.peer for s in oldest_first)
-    most = max(counts.values(), default=0)
-    gone = [s for s in oldest_first if s.is_gone]
-    greedy = [s for s in oldest_first if counts[s.peer] == most > counts[peer] + 1]
-    return next(iter(gone + greedy), None)
+    def step(self, action:str)->tuple[str, float, bool, bool, dict]: # As `TextEnv.step` returns it
+        "Send one command to the world"
+        with self.lock:
+            result = self.env.step(action)
+            self.last_use, self.is_over = monotonic(), result[2] or result[3]
+        return result
 
 # %% ../../nbs/serve/01_sessions.ipynb #1fbf57fe
 class Refusal(Exception):
@@ -124,16 +115,15 @@ def check(self:Sessions,
 # %% ../../nbs/serve/01_sessions.ipynb #de021786
 @patch
 def make_room(self:Sessions,
-    peer:str,     # Address that wants a place
     own:str='',   # Id of the session that the new one replaces
 )->None:          # `Refusal` if all are needed
     "Forget sessions until one more fits"
     others = [s for id, s in self.sessions.items() if id != own]
-    leaving = [s for s in others if s.used < monotonic() - self.idle]
+    leaving = [s for s in others if s.last_use < monotonic() - self.idle]
     if not leaving and len(others) >= self.most:
-        leaving = [_first_to_go(others, peer)]
-    if None in leaving:
-        raise Refusal(503, f'{self.most} episodes are being played: come back later')
+        leaving = sorted((s for s in others if s.is_gone), key=attrgetter('last_use'))[:1]
+        if not leaving:
+            raise Refusal(503, f'{self.most} episodes are being played: come back later')
     self.sessions = {id: s for id, s in self.sessions.items() if s not in leaving}
 
 @patch
@@ -153,7 +143,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport:asyncio.Transport)->None:
         super().connection_made(transport)
         transport.get_extra_info('socket').setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.app_state = dict(connection=Connection(self.client[0]), **self.app_state) # Of its requests
+        self.app_state = dict(connection=Connection(), **self.app_state) # Of its requests
         self.timeout_keep_alive_task = self.loop.call_later(_ASK, self.timeout_keep_alive_handler)
 
     def data_received(self, data:bytes)->None:
