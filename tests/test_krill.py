@@ -78,9 +78,6 @@ def test_odd_heads_are_refused(server, head, capfd):
     assert RemoteEnv(server.url).reset()[1]['game']
     assert capfd.readouterr() == ('', '')
 
-def test_a_body_of_full_length_is_read(server):
-    assert once(server, '/reset', b' '*(_BODY - 2) + b'{}')[0] == 200
-
 def test_requests_may_be_sent_ahead(server):
     requests = f'{HEAD}\r\n{{}}'.encode()*2 + f'{LAST}\r\n{{}}'.encode()
     assert talk(server, requests).count(b'HTTP/1.1 200 OK') == 3
