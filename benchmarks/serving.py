@@ -12,7 +12,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from skillrl.core.config import SkillRLConfig
 from skillrl.envs.base import world
-from skillrl.serve.krill import _ASK, _BODY, _SESSION, RemoteEnv, _step_answer
+from skillrl.serve.krill import _SESSION, RemoteEnv, _step_answer
+from skillrl.serve.sessions import _ASK, _BODY
 from skillrl.worlds.search.retrieve import RemoteLibrary
 
 CLIENTS, REQUESTS = 32, 10_000
@@ -117,10 +118,10 @@ class Client:
         head, end, body = self.got.partition(b'\r\n\r\n')
         if not end:
             return False
-        headers = dict(line.split(': ', 1) for line in head.decode().split('\r\n')[1:])
-        if len(body) < int(headers['Content-Length']):
+        headers = dict(line.split(': ', 1) for line in head.decode().lower().split('\r\n')[1:])
+        if len(body) < int(headers['content-length']):
             return False
-        self.session = headers.get(_SESSION, self.session)
+        self.session = headers.get(_SESSION.lower(), self.session)
         self.answers.append((body, self.expected))
         self.got = b''
         return True
@@ -213,8 +214,9 @@ class Dripping:
                 self.open.discard(c)
 
     def wait(self, seconds):
-        "Drip until all are dropped, or `seconds` after the beginning"
-        while self.open and time.monotonic() < self.began + seconds:
+        "Drip until all are dropped, or `seconds` after the beginning, and for 3 s at least"
+        until = max(self.began + seconds, time.monotonic() + 3)
+        while self.open and time.monotonic() < until:
             self.drip()
             time.sleep(.5)
         return time.monotonic() - self.began

@@ -104,7 +104,7 @@ def test_words_for_each_end(root):
     assert 'not measured afresh' in _describe_worth(v)
     v.summary['best_step'] = 0
     assert 'No candidate was accepted' in _describe_worth(v)
-    v.held = True
+    v.is_at_work = True
     assert 'has not ended' in _describe_worth(v)
 
 def test_no_code_of_a_record_is_shown_to_a_reader(root):

@@ -146,8 +146,6 @@ endless = [((b' ', .1), .5, ConnectionError, 'no answer within 0.5 s'),
 def test_a_server_that_drips_or_floods_costs_one_deadline(poured, timeout, error, says):
     with socket.create_server(('127.0.0.1', 0)) as listener:
         threading.Thread(target=pouring, args=(listener, *poured), daemon=True).start()
-        began = time.monotonic()
         url = f'http://127.0.0.1:{listener.getsockname()[1]}'
         with pytest.raises(error, match=says):
             RemoteEnv(url, timeout=timeout).reset()
-        assert time.monotonic() < began + 4

@@ -6,7 +6,7 @@ import pytest
 from pages import name_of, pages
 from skillrl.cli.main import COMMANDS
 from skillrl.core.config import SkillRLConfig
-from skillrl.viewers.inspection import fitted
+from skillrl.viewers.inspection import table_text
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.core.tables import Table
 from skillrl.training.evaluate import describe_gain
@@ -20,11 +20,11 @@ CATEGORIES = 'pick', 'pick_two', 'look', 'clean', 'heat', 'cool'
 def test_result_tables_keep_words_whole(monkeypatch, columns, names):
     monkeypatch.setenv('COLUMNS', str(columns))
     head = ['', 'all', *CATEGORIES, 'steps', 'n']
-    shown = fitted(Table(head, [['after, evolved bank, new', *[RATE]*7, '12.0', 160]])).splitlines()
-    assert max(map(len, shown)) <= columns
-    assert shown[0].split() == ['all', *CATEGORIES[:names], 'steps', 'n']
-    assert shown[1].startswith('after, evolved bank, new') and shown[1].count(RATE) == 1 + names
-    assert shown[2:] == ([] if names else ['(a terminal of 169 columns shows 6 categories too)'])
+    lines = table_text(Table(head, [['after, evolved bank, new', *[RATE]*7, '12.0', 160]])).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert lines[0].split() == ['all', *CATEGORIES[:names], 'steps', 'n']
+    assert lines[1].startswith('after, evolved bank, new') and lines[1].count(RATE) == 1 + names
+    assert lines[2:] == ([] if names else ['(a terminal of 169 columns shows 6 categories too)'])
 
 def played(*won):
     return [Trajectory(str(i), 'task', game=str(i), success=bool(w)) for i, w in enumerate(won)]

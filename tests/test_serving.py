@@ -1,12 +1,13 @@
 """`skillrl serve` and `/retrieve`, with real servers on loopback: what is printed works, and what makes no
 sense gets a sentence"""
-import json, shlex, signal, socket, subprocess, sys, time, urllib.error, urllib.request
+import json, shlex, signal, socket, subprocess, sys, urllib.error, urllib.request
 from functools import partial
 from contextlib import contextmanager
 import pytest
 from skillrl.cli.main import main, parser
 from skillrl.cli.main import _server
 from skillrl.serve.krill import RemoteEnv, Server
+from skillrl.serve.sessions import Refusal
 from skillrl.worlds.search.retrieve import Library, RemoteLibrary, retrieve
 
 RUN = [sys.executable, '-c', 'from skillrl.cli.main import main; raise SystemExit(main())']
@@ -108,14 +109,16 @@ def test_the_command_serves_searches_in_the_suite_it_serves():
 
 @contextmanager
 def answers(*replies):
-    "A server that gives these answers, (status, JSON), one after the other, the last again and again"
-    class Scripted(Server):
-        asked = 0
-        def answer(self, route, body, headers, caller):
-            self.asked += 1
-            return replies[min(self.asked, len(replies)) - 1]
-    with Scripted(None) as s:
-        yield s
+    "Address of a server that gives these (status, answer), the last again and again, and what it is asked"
+    questions = []
+    def reply(body):
+        questions.append(body)
+        status, answer = replies[min(len(questions), len(replies)) - 1]
+        if status == 200:
+            return answer
+        raise Refusal(status, answer)
+    with Server(None, routes={'POST /retrieve': reply}) as s:
+        yield s.url, questions
 
 GOOD = 200, dict(result=[[JAWS | dict(score=1.5)]])
 FOUND = [(DOCUMENTS[0], 1.5)]
@@ -129,30 +132,28 @@ def quick(monkeypatch):
 
 @pytest.mark.parametrize('status', [500, 502, 503, 504])
 def test_a_server_in_trouble_is_asked_again(quick, status):
-    with answers((status, dict(error='busy')), (status, dict(error='busy')), GOOD) as s:
-        assert RemoteLibrary(s.url).search('Jaws', 1) == FOUND
+    with answers((status, 'busy'), (status, 'busy'), GOOD) as (url, _):
+        assert RemoteLibrary(url).search('Jaws', 1) == FOUND
     assert quick == [1, 2]
 
 def test_a_server_that_stays_in_trouble_is_an_error(quick):
-    with answers((503, dict(error='busy'))) as s:
+    with answers((503, 'busy')) as (url, questions):
         with pytest.raises(ConnectionError, match='answered by 503 .busy'):
-            RemoteLibrary(s.url, tries=4).search('Jaws')
-        assert (s.asked, quick) == (4, [1, 2, 3])
+            RemoteLibrary(url, tries=4).search('Jaws')
+        assert (len(questions), quick) == (4, [1, 2, 3])
 
 def test_a_refusal_is_asked_once(quick):
-    with answers((400, dict(error='no'))) as s:
+    with answers((400, 'no')) as (url, questions):
         with pytest.raises(ValueError, match='answered by 400'):
-            RemoteLibrary(s.url).search('Jaws')
-        assert (s.asked, quick) == (1, [])
+            RemoteLibrary(url).search('Jaws')
+        assert (len(questions), quick) == (1, [])
 
 def test_a_server_that_says_nothing_costs_its_time_out(quick):
     with socket.create_server(('127.0.0.1', 0)) as silent:
         far = RemoteLibrary(f'http://127.0.0.1:{silent.getsockname()[1]}', timeout=.2, tries=2)
-        began = time.monotonic()
         with pytest.raises(ConnectionError, match='no answer within 0.2 s'):
             far.search('Jaws')
-        assert time.monotonic() < began + 3
 
 def test_more_documents_than_were_asked_for_are_cut(retrieval):
-    with answers((200, dict(result=[[JAWS, OHIO]]))) as s:
-        assert len(RemoteLibrary(s.url).search('Jaws', 1)) == 1
+    with answers((200, dict(result=[[JAWS, OHIO]]))) as (url, _):
+        assert len(RemoteLibrary(url).search('Jaws', 1)) == 1

@@ -94,11 +94,11 @@ def test_every_file_may_be_damaged(either, tmp_path, monkeypatch, damage):
         elif damage != 'gone':
             noise = random.Random(0).randbytes(300)
             file.write_bytes(dict(half=data[:len(data)//2], noise=noise, list=odd)[damage])
-        page.written = None
+        page.times = None
         assert page.html().count('<h2>') == whole.count('<h2>')
         shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
         file.write_bytes(data)
-    page.written = None
+    page.times = None
     assert page.html() == whole
 
 def poison(root):

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TextIO
 from .flags import as_typed, BANK, Invocation, Progress, setting_flags, TRAJECTORIES
 from ..core.tables import counted
 from ..llm.command import use_sandbox
-from ..viewers.inspection import load_bank, shown
+from ..viewers.inspection import inspect_text, load_bank
 
 # %% ../../nbs/cli/05_main.ipynb #9212f25c
 def inspect(args:Invocation)->None: # FileNotFoundError or ValueError if it cannot be read
@@ -30,7 +30,7 @@ def inspect(args:Invocation)->None: # FileNotFoundError or ValueError if it cann
         with watch_run(args.path, args.port) as page:
             print(f'{page.url} follows {args.path}; stop with Ctrl-C', flush=True)
             Event().wait()
-    print(shown(args.path, args.find, args.since))
+    print(inspect_text(args.path, args.find, args.since))
 
 # %% ../../nbs/cli/05_main.ipynb #a92f796d
 def export(args:Invocation)->None: # FileNotFoundError or ValueError if there is nothing to write

@@ -46,7 +46,7 @@ from skillrl.training.phases import (
 from ..training.pipeline import train as run_loop
 from ..training.plan import quick_preflight, require_preflight, RunPlan, teacher_line, plan_text
 from ..viewers.bank_view import fates, round_text
-from ..viewers.inspection import fitted, kind_of, load_bank, report_text
+from ..viewers.inspection import kind_of, load_bank, report_text, table_text
 
 # %% ../../nbs/cli/02_steps.ipynb #841cd022
 def train(args:Invocation)->None: # ValueError or OSError if the flags do not fit
@@ -156,7 +156,7 @@ def harvest(args:Invocation)->None: # ValueError without a session, or if its ou
     files = f'{counted(len(files), "file")} of {sum(file.stat().st_size for file in files)/1e6:.1f} MB'
     if not trajs:
         raise ValueError(f'no session was found in {files}: name others, or leave --since and --project out')
-    print(f'{fitted(tool_table(trajs))}\n\n{files}\n{summary}')
+    print(f'{table_text(tool_table(trajs))}\n\n{files}\n{summary}')
     if args.dry_run:
         return print('Nothing was written: leave --dry-run out for that')
     where = _write(args, partial(save_trajectories, trajs), args.output)
@@ -368,7 +368,7 @@ def evaluate(args:Invocation)->None: # ValueError if there are no test games
     policy = build_policy(config, folder='data/eval.policy', fresh=args.fresh)
     bank = load_bank(args.skill_bank) if args.skill_bank else None
     results, unanswered = _play_conditions(policy, suite, games, bank, config)
-    print(f'{describe_gain(_over_splits(results, games))}\n{fitted(compare(results))}')
+    print(f'{describe_gain(_over_splits(results, games))}\n{table_text(compare(results))}')
     if bank is not None:
         reading = describe_reading(bank.items('active', PROBATION), config)
         print('\n'.join([f'bank: {_active(bank)}', reading, *describe_shown(results)]))

@@ -6,20 +6,18 @@
 __all__ = ['Server', 'RemoteEnv']
 
 # %% ../../nbs/serve/02_krill.ipynb #b2f0ef7f
-import copy, json, re, reprlib
+import asyncio, copy, json, reprlib
 from collections.abc import Callable
-from contextlib import suppress
-from email.message import Message
-from http.server import BaseHTTPRequestHandler
-from math import inf
-from socket import SHUT_RD, SHUT_RDWR, SHUT_WR
-from socketserver import ThreadingTCPServer
-from threading import Lock, Thread
-from time import monotonic
+from threading import Lock
 from typing import Any
 from fastcore.basics import patch
+from anyio import CapacityLimiter, to_thread
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse
+from ..envs.base import TextEnv
 from ..worlds.remote import FarEnv, check_fields, read_response
-from .sessions import Caller, ClientSession, Refusal, Sessions, listen, numbered_game
+from .sessions import (
+    AppServer, ClientSession, numbered_game, read_body, Refusal)
 
 # %% ../../nbs/serve/02_krill.ipynb #31b876d1
 def _step_answer(obs, reward, terminated, truncated, info):
@@ -45,173 +43,49 @@ _FIELDS = dict(
     observation=(None, 'text'), task_description=('', 'text'), task_category=('', 'text'),
     available_actions=([], 'a list of texts'), done=(False, 'true or false'), reward=(0., 'a finite number'))
 
-# %% ../../nbs/serve/02_krill.ipynb #fa106642
-_BODY = 2**20 # Bytes of a body
-_ASK = 30. # Seconds for a request
-_THINK = 600. # Seconds between two
-_CONNECTIONS = 256 # At once
-_SESSION = 'Skillrl-Session' # Header that names a session
-
-class _Connection(BaseHTTPRequestHandler):
-    protocol_version = 'HTTP/1.1'
-    request_version = default_request_version = 'HTTP/1.0' # Of what is no request: its answer has a head too
-    disable_nagle_algorithm = True
-    timeout = _THINK
-    def setup(self)->None:
-        super().setup()
-        self.caller = Caller(self.client_address[0])
-        self.plays = self.is_late = False
-        self.wait(_ASK)
-        self.server.connections[self.caller] = self
-
-    def handle(self)->None:
-        with suppress(OSError): # Whoever hangs up
-            super().handle()
-
-    def finish(self)->None:
-        self.caller.is_gone = True
-        self.server.connections.pop(self.caller, None)
-
-    def wait(self, seconds:float)->None:
-        "Say how long the client may take from now on"
-        self.caller.used, self.limit = monotonic(), seconds
-
-    def hang_up(self, how:int)->None:
-        with suppress(OSError):
-            self.connection.shutdown(how)
-
-# %% ../../nbs/serve/02_krill.ipynb #c514015c
-_PAGE = { # Heads of a page, which is neither kept nor framed
-    'Content-Type': 'text/html; charset=utf-8', 'Cache-Control': 'no-store',
-    'Content-Security-Policy': "frame-ancestors 'none'", 'Cross-Origin-Resource-Policy': 'same-origin',
-    'Referrer-Policy': 'no-referrer', 'X-Content-Type-Options': 'nosniff'}
-
-@patch
-def reply(self:_Connection, status:int, said:dict|str, session:str='')->None:
-    is_page = isinstance(said, str)
-    data = said.encode(errors='replace') if is_page else json.dumps(said).encode()
-    self.send_response_only(status)
-    heads = _PAGE if is_page else {'Content-Type': 'application/json'}
-    heads = heads | {'Content-Length': str(len(data)), _SESSION: session,
-                     'Connection': 'close' if self.close_connection else ''}
-    for name, value in heads.items():
-        if value:
-            self.send_header(name, value)
-    self.end_headers()
-    self.wfile.write(data)
-
-# %% ../../nbs/serve/02_krill.ipynb #c514015b
-@patch
-def handle_one_request(self:_Connection)->None:
-    self.wait(_THINK if self.plays else _ASK)
-    self.close_connection = not self.rfile.peek(1)
-    if not self.close_connection:
-        self.wait(_ASK)
-        BaseHTTPRequestHandler.handle_one_request(self)
-
-@patch
-def refuse(self:_Connection, status:int, sentence:str)->None:
-    "The last answer, then a little of what still comes: unread bytes would undo the answer"
-    if self.is_late:
-        status, sentence = 408, f'the request took longer than {_ASK:g} s: send it faster'
-    self.close_connection = True
-    self.reply(status, dict(error=sentence))
-    self.hang_up(SHUT_WR)
-    self.wait(1)
-    while self.rfile.read1(_BODY):
-        pass
-
-# %% ../../nbs/serve/02_krill.ipynb #febb3680
-@patch
-def send_error(self:_Connection, code:int, message:str|None=None, explain:str|None=None)->None:
-    "What `BaseHTTPRequestHandler` cannot read"
-    told = code.phrase if message is None else message[:200]
-    self.refuse(code, f'the request cannot be read ({told}): send HTTP/1.1')
-
-def _read_body(line):
-    "The body of a request; `Refusal` where it is unclear, too long, or too short"
-    lengths = line.headers.get_all('Content-Length', ['0'])
-    is_clear = len(lengths) == 1 and re.fullmatch(r'[0-9]{1,18}', lengths[0])
-    if line.headers.defects or 'Transfer-Encoding' in line.headers or not is_clear:
-        raise Refusal(400, 'the head is unclear: send NAME: VALUE, and the Content-Length of the body')
-    length = int(lengths[0])
-    if length > _BODY:
-        raise Refusal(413, f'the body has {length:,} bytes: send at most {_BODY:,}')
-    body = line.rfile.read(length)
-    if len(body) < length:
-        raise Refusal(400, f'the body ended after {len(body)} of {length} bytes: send all of it')
-    return body
-
-# %% ../../nbs/serve/02_krill.ipynb #2b6ccde9
-def _answer(line):
-    "Answer one request"
-    try:
-        body = _read_body(line)
-    except Refusal as e:
-        return line.refuse(*e.args)
-    id = line.headers.get(_SESSION)
-    caller = Caller(line.caller.peer, id, line.caller) if id else line.caller
-    line.caller.used = inf
-    line.caller.is_gone = line.close_connection # Before the answer: who reads it may ask again at once
-    status, said = line.server.answer(f'{line.command} {line.path}', body, line.headers, caller)
-    line.plays = caller.session in line.server.sessions
-    line.wait(_ASK)
-    line.reply(status, said, caller.session if line.plays else '')
-
-for method in ('GET', 'POST', 'PUT', 'PATCH', 'DELETE'):
-    setattr(_Connection, f'do_{method}', _answer)
-
 # %% ../../nbs/serve/02_krill.ipynb #dd82b3ee
-class Server(Sessions, ThreadingTCPServer):
+_SESSION = 'Skillrl-Session' # Header that names a session
+_THREADS = 512 # In which worlds think; one that hangs keeps one
+
+class Server(AppServer):
     "Episodes for whoever speaks Krill's protocol, until it is closed"
-    daemon_threads = True # A world that hangs may be left behind
     def __init__(self,
         env:Any,                 # A `TextEnv`, or one of the `suites`; None serves `routes` only
-        host:str='127.0.0.1',    # `0.0.0.0` lets other machines in; there is no password
-        port:int=0,              # 0 takes any that is free; OSError if it is taken
+        *args:Any,               # For `AppServer`
         max_steps:int=50,        # Of an episode in a suite; an environment has its own
         routes:dict[str, Callable]|None=None, # `POST /find` → from a body to an answer or a page
-        **kw:Any,                # For `Sessions`
+        **kw:Any,                # For `AppServer`
     ):
-        Sessions.__init__(self, **kw)
-        ThreadingTCPServer.__init__(self, (host, 0), _Connection, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listen(host, port)
-        self.server_address = self.socket.getsockname()
         self.env, self.max_steps = env, max_steps
         self.routes = routes or {}
         self.starting = Lock() # Of `env`: one episode after the other begins
         self.walked = 0 # Games of a suite given to clients that named none
-        self.connections = {}
-        self.thread = Thread(target=self.serve_forever, args=(.05,), daemon=True)
-        self.thread.start()
-
-    def handle_error(self, request:Any, client_address:Any)->None: pass
-
-    def verify_request(self, request:Any, client_address:Any)->bool:
-        "May a thread answer it?"
-        return len(self.connections) < _CONNECTIONS
+        self.threads = CapacityLimiter(_THREADS)
+        super().__init__(self.play, *args, **kw)
 
 # %% ../../nbs/serve/02_krill.ipynb #01f7d71c
 def _begin(server, id):
     "Environment of its own, observation and info"
-    is_suite = hasattr(server.env, 'tests')
-    if is_suite and id is None:
-        id = f'{server.env.tests[0]}-{server.walked}'
-        server.walked += 1
-    game = None if id is None else numbered_game(server.env, id)
-    env = server.env.env(game, server.max_steps) if is_suite else server.env
-    obs, info = env.reset(options=None if id is None else {'game': game})
+    env, game = server.env, id
+    if not isinstance(env, TextEnv):
+        if id is None:
+            id = f'{env.tests[0]}-{server.walked}'
+            server.walked += 1
+        game = numbered_game(env, id)
+        env = env.env(game, server.max_steps)
+    obs, info = env.reset(options=None if game is None else {'game': game})
     return copy.copy(env), obs, info # The next reset of ours makes another engine
 
-def _reset(server, body, caller):
+# %% ../../nbs/serve/02_krill.ipynb #822f1555
+def _reset(server, body, connection, name):
     "Start an episode; `Refusal` if there is no such game, or no room"
     id = body.get('task_id')
     if not isinstance(id, (str, type(None))):
         raise Refusal(400, f'task_id is {id!r}: send text, or null for the next game')
+    previous = name or connection.session
     with server.starting:
         with server.lock:
-            server.make_room(caller.peer, caller.session)
+            server.make_room(previous)
         try:
             env, obs, info = _begin(server, id)
         except (ValueError, LookupError) as e:
@@ -219,83 +93,89 @@ def _reset(server, body, caller):
                 raise
             raise Refusal(404, f'task_id {id!r} finds no game ({e}): send null for the next game') from e
         with server.lock:
-            server.sessions.pop(caller.session, None)
-            caller.session = server.keep(ClientSession(caller, env))
-    return _step_answer(obs, 0., False, False, info)
+            server.sessions.pop(previous, None)
+            session = server.keep(ClientSession(connection, env, is_named=bool(name)))
+    if not name:
+        connection.session = session
+    return _step_answer(obs, 0., False, False, info), session
 
 # %% ../../nbs/serve/02_krill.ipynb #f666cc28
-def _step(server, body, caller):
-    "Send one command to the world; `Refusal` if there is none, or no episode of this caller"
+def _step(server, body, connection, name):
+    "Send one command to the world; `Refusal` if there is none, or no episode of this client"
     action = body.get('action')
     if not isinstance(action, str):
         raise Refusal(400, f'action is {action!r}: send one command as text')
-    session = server.sessions.get(caller.session)
+    id = name or connection.session
+    session = server.sessions.get(id)
     if session is None:
         raise Refusal(400, 'no episode is running here: POST /reset starts one, '
                            f'and answers with its {_SESSION} to send along')
-    with session.lock:
-        session.caller = caller
-        said = _step_answer(*session.env.step(action))
-        session.used, session.is_over = monotonic(), said['done']
-    return said
+    session.connection, session.is_named = connection, bool(name)
+    return _step_answer(*session.step(action)), id
 
 # %% ../../nbs/serve/02_krill.ipynb #ef40687f
-def _object(body, headers):
-    if body and headers.get_content_type() != 'application/json':
-        raise Refusal(415, f'the body is {headers.get_content_type()}: send application/json')
+def _object(body, content_type):
+    kind = content_type.partition(';')[0].strip().lower()
+    if body and kind != 'application/json':
+        raise Refusal(415, f'the body is {kind or "of no type"}: send application/json')
     try:
-        said = json.loads(body or b'{}')
+        d = json.loads(body or b'{}')
     except (ValueError, RecursionError) as e:
         raise Refusal(400, f'the body is not JSON ({e}): send one object') from e
-    if isinstance(said, dict):
-        return said
-    raise Refusal(400, f'the body is {reprlib.repr(said)}: send one object such as {{"action": "look"}}')
+    if isinstance(d, dict):
+        return d
+    raise Refusal(400, f'the body is {reprlib.repr(d)}: send one object such as {{"action": "look"}}')
 
 # %% ../../nbs/serve/02_krill.ipynb #4dea5e91
-def _route(server, route, body, caller):
-    "What `route` answers; `Refusal` if nothing does"
-    own = {} if server.env is None else {'POST /reset': _reset, 'POST /step': _step}
-    if route in own:
-        return own[route](server, body, caller)
-    if route == 'GET /health':
-        return dict(status='ok', sessions=len(server.sessions), most=server.most)
-    if route not in server.routes:
-        raise Refusal(404, f'nothing answers {route}: use {" or ".join([*own, *server.routes])}')
+_EPISODES = {'POST /reset': _reset, 'POST /step': _step}
+
+def _answer(server, route, body, connection, name):
+    "What `route` answers, and the id of the episode it is about; `Refusal` if nothing answers"
+    route = route if route.endswith(' /') else route.rstrip('/')
+    own = {} if server.env is None else _EPISODES
     try:
-        return server.routes[route](body)
+        if route in own:
+            return own[route](server, body, connection, name)
+        if route == 'GET /health':
+            return dict(status='ok', sessions=len(server.sessions), most=server.most), ''
+        if route in server.routes:
+            return server.routes[route](body), ''
+    except Refusal:
+        raise
     except ValueError as e:
         raise Refusal(400, str(e)) from e
-
-@patch
-def answer(self:Server, route:str, body:bytes, headers:Message, caller:Caller)->tuple[int, dict]:
-    "Status and answer of one request, whose route is such as `POST /step`"
-    try:
-        self.check(headers)
-        route = route if route.endswith(' /') else route.rstrip('/')
-        return 200, _route(self, route, _object(body, headers), caller)
-    except Refusal as e:
-        status, sentence = e.args
     except Exception as e:
-        status, sentence = 500, f'the environment failed with {type(e).__name__}: {e}'
-    return status, dict(error=sentence)
+        raise Refusal(500, f'the environment failed with {type(e).__name__}: {e}') from e
+    raise Refusal(404, f'nothing answers {route}: use {" or ".join([*own, *server.routes])}')
 
-# %% ../../nbs/serve/02_krill.ipynb #dfe9b76b
-@patch
-def service_actions(self:Server)->None:
-    "Let those go that take too long"
-    for line in list(self.connections.values()):
-        if line.caller.used + line.limit < monotonic():
-            line.is_late = True
-            line.hang_up(SHUT_RD)
+# %% ../../nbs/serve/02_krill.ipynb #4c8994d6
+_PAGE = { # Headers of a page, which is neither kept nor framed
+    'Cache-Control': 'no-store', 'Content-Security-Policy': "frame-ancestors 'none'",
+    'Cross-Origin-Resource-Policy': 'same-origin', 'Referrer-Policy': 'no-referrer',
+    'X-Content-Type-Options': 'nosniff'}
 
 @patch
-def close(self:Server)->None:
-    "Stop answering"
-    self.shutdown()
-    self.server_close()
-    for line in list(self.connections.values()):
-        line.hang_up(SHUT_RDWR)
-    self.thread.join(10)
+async def play(self:Server, scope:dict, receive:Callable, send:Callable)->None:
+    "Answer one request, as ASGI wants it"
+    if scope['type'] != 'http':
+        raise Refusal(404, 'only HTTP is spoken here')
+    request = Request(scope, receive)
+    try:
+        body = _object(await read_body(request), request.headers.get('Content-Type', ''))
+    except ClientDisconnect:
+        return
+    route, name = f'{request.method} {scope["path"]}', request.headers.get(_SESSION)
+    caller = request.state.connection
+    try:
+        answer, id = await to_thread.run_sync(_answer, self, route, body, caller, name,
+                                              limiter=self.threads, abandon_on_cancel=True)
+    except asyncio.CancelledError as e:
+        raise Refusal(503, 'the server was closed: start it again') from e
+    if isinstance(answer, str):
+        response = HTMLResponse(answer.encode(errors='replace'), headers=_PAGE)
+    else:
+        response = JSONResponse(answer, headers={_SESSION: id} if id else None)
+    await response(scope, receive, send)
 
 # %% ../../nbs/serve/02_krill.ipynb #ae9f9ee4
 _spare = {} # Address → sessions whose episodes are over
@@ -306,7 +186,7 @@ class RemoteEnv(FarEnv):
     _session = None
     def _post(self, route, body):
         at = f'POST {self.server.shown}{route}'
-        response = self.server.post(route, body, {_SESSION: self._session} if self._session else {})
+        response = self.server.request(route, body, {_SESSION: self._session} if self._session else {})
         if route == '/reset':
             self._session = response.headers.get(_SESSION)
         return _read_answer(read_response(response, at), at)

@@ -6,13 +6,12 @@
 __all__ = ['mcp_server', 'serve_mcp']
 
 # %% ../../nbs/serve/05_mcp_server.ipynb #313647d4
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import copy
 from functools import wraps
-from time import monotonic
 from typing import Any
-from .openenv import AppServer, observed, SuiteEnv
-from .sessions import Caller, ClientSession, listen, Refusal, Sessions
+from .openenv import observed, SuiteEnv
+from .sessions import AppServer, ClientSession, Connection, Refusal, Sessions
 
 # %% ../../nbs/serve/05_mcp_server.ipynb #f21c40f6
 class _Episodes(Sessions):
@@ -25,27 +24,23 @@ class _Episodes(Sessions):
         "Begin the task of `game`, such as test-3, or a drawn one"
         env = copy(self.env)
         with self.lock: # Episodes share a suite
-            self.make_room('')
+            self.make_room()
             text, info = env.reset(options=dict(game=game or None))
-            id = self.keep(ClientSession(Caller(), env))
+            id = self.keep(ClientSession(Connection(), env))
         return dict(episode=id) | observed(text, None, False, False, info)
 
     def step(self, episode:str, command:str)->dict[str, Any]:
         "Send one command to the world, one of `admissible_commands`"
-        session = self.sessions[episode]
-        with session.lock:
-            seen = session.env.step(command)
-        session.used, session.is_over = monotonic(), seen[2] or seen[3]
-        return observed(*seen)
+        return observed(*self.sessions[episode].step(command))
 
 # %% ../../nbs/serve/05_mcp_server.ipynb #6cad9b22
 def _tool(f:Callable)->Callable:
     "`f` as a tool whose refusals an agent can read"
     from mcp.server.mcpserver.exceptions import ToolError
     @wraps(f)
-    def call(**named:str)->Any:
+    def call(**arguments:str)->Any:
         try:
-            return f(**named)
+            return f(**arguments)
         except KeyError as e:
             raise ToolError(f'there is no episode {e}: call reset, which names one') from None
         except (ValueError, RuntimeError, Refusal) as e:
@@ -65,10 +60,8 @@ def mcp_server(
 
 # %% ../../nbs/serve/05_mcp_server.ipynb #cd53830b
 def serve_mcp(
-    server:Any,             # From `mcp_server`
-    host:str='127.0.0.1',   # `0.0.0.0` lets other machines in; there is no password
-    port:int=8000,          # 0 takes any that is free
-    hosts:Iterable[str]=(), # For `Sessions`
+    server:Any,    # From `mcp_server`
+    **address:Any, # For `AppServer`: `host`, `port`, `hosts`
 )->AppServer: # Running, at `/mcp`; OSError if the port is taken
     "Serve a world to MCP clients over HTTP, in a thread"
-    return AppServer(server.streamable_http_app(host=''), listen(host, port), hosts) # Which checks hosts
+    return AppServer(server.streamable_http_app(host=''), **address) # Which checks hosts

@@ -12,22 +12,29 @@ from time import monotonic
 from typing import Any
 from zlib import crc32
 from fastcore.basics import patch
-from ..worlds.remote import LONGEST, FarEnv, check_fields
+from ..worlds.remote import LONGEST, FarEnv, check_fields, read_response
 from ..core.concurrency import pause
-from ..llm.service import BodyTooLarge, arm, within
 
 # %% ../../nbs/serve/04_openenv_client.ipynb #7585cf5c
-def _reply_fields(
+_FIELDS = dict(observation=(None, 'an object'), reward=(0., 'a finite number'), done=(False, 'true or false'))
+
+def _read_answer(
     data:Any,  # Of a message, parsed
     at:str='', # Who answered, for the error
-)->tuple[dict, float, bool]: # Observation, reward, done; ValueError if one is wrong
-    "What an OpenEnv server answered, checked and completed"
+)->dict:       # ValueError if a field is wrong
+    "What an OpenEnv server answered, checked, completed, and in the words of `FarEnv`"
     if isinstance(data, dict) and isinstance(data.get('reward'), bool):
         data = data | dict(reward=float(data['reward']))
-    found = check_fields(data, _FIELDS, at, 'OpenEnv')
-    return found['observation'], float(found['reward']), found['done']
-
-_FIELDS = dict(observation=(None, 'an object'), reward=(0., 'a finite number'), done=(False, 'true or false'))
+    answer = check_fields(data, _FIELDS, at, 'OpenEnv')
+    theirs = answer['observation']
+    def field(name:str, kind:type, absent:Any)->Any:
+        return theirs[name] if isinstance(theirs.get(name), kind) else absent
+    commands = [c for c in field('admissible_commands', list, []) if isinstance(c, str)]
+    answer |= dict(
+        observation=field('text', str, json.dumps(theirs, ensure_ascii=False)), available_actions=commands,
+        task_description=field('task', str, ''), task_category=field('category', str, ''),
+        game=field('game', str, ''), truncated=theirs.get('truncated') is True)
+    return answer | dict(won=theirs['won']) if isinstance(theirs.get('won'), bool) else answer
 
 # %% ../../nbs/serve/04_openenv_client.ipynb #ee4ba3ee
 class _ServerFull(ConnectionError):
@@ -50,11 +57,11 @@ def _data_of(
     if message.get('type') != 'error':
         return data
     data = data if isinstance(data, dict) else {}
-    said = ' '.join(str(data.get('message')).split())[:300]
+    reason = ' '.join(str(data.get('message')).split())[:300]
     if data.get('code') in _OURS:
-        raise ValueError(f'{at} refused the request ({said}): see which fields its actions have')
+        raise ValueError(f'{at} refused the request ({reason}): see which fields its actions have')
     kind = _ServerFull if data.get('code') == 'CAPACITY_REACHED' else ConnectionError
-    raise kind(f'{at} could not go on ({said}): look into the server')
+    raise kind(f'{at} could not go on ({reason}): look into the server')
 
 # %% ../../nbs/serve/04_openenv_client.ipynb #149d0949
 class OpenEnvClient(FarEnv):
@@ -81,7 +88,7 @@ class OpenEnvClient(FarEnv):
 
     def send(self, action:str)->dict:
         "The answer to a command"
-        return _told(*self.ask('step', {self.field: action}))
+        return self.ask('step', {self.field: action})
 
 # %% ../../nbs/serve/04_openenv_client.ipynb #fd49c72b
 _SLOW = 'see what keeps it, or raise timeout'
@@ -98,9 +105,9 @@ def connect(self:OpenEnvClient)->None: # ConnectionError if nobody answers, Impo
                           'install the extra openenv') from e
     at = self.server
     try:
-        opened = connect(f'{at.url}/ws', open_timeout=at.timeout, close_timeout=1, proxy=None,
-                         max_size=LONGEST, compression=None)
-        self._socket = opened.__enter__() # From 17 on, websockets warns of connections that no `with` holds
+        connection = connect(f'{at.url}/ws', open_timeout=at.timeout, close_timeout=1, proxy=None,
+                             max_size=LONGEST, compression=None)
+        self._socket = connection.__enter__() # websockets 17 warns of connections outside a `with`
         self._end = weakref.finalize(self, self._socket.close)
     except TimeoutError as e:
         raise ConnectionError(f'{at.shown} did not answer within {at.timeout:g} s: {_SLOW}') from e
@@ -125,12 +132,12 @@ def _exchange(client, message, at):
 def ask(self:OpenEnvClient,
     kind:str,  # `reset` or `step`
     data:dict, # Arguments, or an action
-)->tuple[dict, float, bool]: # Observation, reward, done; ConnectionError or ValueError without them
+)->dict:    # ConnectionError or ValueError without one
     "The server's answer to one message"
     at = f'{kind} at {self.server.shown}'
     try:
         raw = _exchange(self, dict(type=kind, data=data), at)
-        return _reply_fields(_data_of(raw, at), at)
+        return _read_answer(_data_of(raw, at), at)
     except (ConnectionError, ValueError):
         self.close()
         raise
@@ -139,19 +146,12 @@ def ask(self:OpenEnvClient,
 @patch
 def find_field(self:OpenEnvClient)->str: # ConnectionError or ValueError if the server does not tell
     "Name of the field that takes a command"
-    import httpx2 as x
-    at, remedy = f'GET {self.server.shown}/schema', 'name the one that takes a text as field'
+    at, response = f'GET {self.server.shown}/schema', self.server.request('/schema')
     try:
-        with arm(x.Client(trust_env=False)) as client:
-            place, seconds = re.sub('^ws', 'http', f'{self.server.url}/schema'), self.server.timeout
-            reply = within(seconds, LONGEST, client.get, place, timeout=seconds)
-            schema = reply.raise_for_status().json()
-    except (x.HTTPError, x.InvalidURL, BodyTooLarge, ValueError, UnicodeError) as e:
-        raise ConnectionError(f'{at} told nothing about actions ({e}): {remedy}') from e
-    try:
-        name, = schema['action']['required']
+        name, = read_response(response, at)['action']['required']
     except (TypeError, KeyError, ValueError) as e:
-        raise ValueError(f'{at} names no single field of an action that is required: {remedy}') from e
+        raise ValueError(f'{at} names no single field of an action that is required ({e}): '
+                         'name the one that takes a text as field') from e
     return name
 
 # %% ../../nbs/serve/04_openenv_client.ipynb #53ec9059
@@ -161,27 +161,15 @@ _AGAIN = .1 # Seconds between two attempts at a full server
 def begin(self:OpenEnvClient, id:str|None, seed:int|None)->dict: # ConnectionError if there is no place
     "The first observation of an episode, in a connection of its own"
     self.field = self.field or self.find_field()
-    asked = {} if id is None else dict(game=id, seed=crc32(id.encode()))
-    asked |= {} if seed is None else dict(seed=seed)
+    if seed is None and id is not None:
+        seed = crc32(id.encode())
+    options = {name: value for name, value in dict(game=id, seed=seed).items() if value is not None}
     until = monotonic() + self.server.timeout
     while True:
         self.connect()
         try:
-            return _told(*self.ask('reset', asked))
+            return self.ask('reset', options)
         except _ServerFull:
             if monotonic() > until:
                 raise
         pause(_AGAIN)
-
-# %% ../../nbs/serve/04_openenv_client.ipynb #1cca066a
-def _told(seen, reward, done):
-    "An answer in the words of `FarEnv`"
-    def known(name, kind, absent):
-        value = seen.get(name)
-        return value if isinstance(value, kind) else absent
-    told = dict(
-        observation=known('text', str, json.dumps(seen, ensure_ascii=False)), reward=reward, done=done,
-        truncated=seen.get('truncated') is True, task_description=known('task', str, ''),
-        game=known('game', str, ''), task_category=known('category', str, ''),
-        available_actions=[c for c in known('admissible_commands', list, []) if isinstance(c, str)])
-    return told | {name: seen[name] for name in ('won',) if isinstance(seen.get(name), bool)}

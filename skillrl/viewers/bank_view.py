@@ -20,17 +20,14 @@ def bank_table(
     "What a bank says, and what is known of each sentence"
     rows = []
     for o in entries:
-        if all(word in _searched_text(o) for word in words.lower().split()):
+        text = ' '.join([o.id, o.category, o.text, *map(str, o.source_tasks)]).lower()
+        if all(word in text for word in words.lower().split()):
             section = 'mistakes' if isinstance(o, Mistake) else o.category
-            rows.append([o.id, section, advice(o), o.status, _rate(usefulness(o)), _evidence(o)])
+            rate = usefulness(o)
+            success = str(rate) if rate.n else 'not shown yet'
+            rows.append([o.id, section, advice(o), o.status, success, _evidence(o)])
     head = ['id', 'section', 'advice', 'status', 'won when shown', 'rests on']
     return Table(head, rows)
-
-def _searched_text(o):
-    return ' '.join([o.id, o.category, o.text, *map(str, o.source_tasks)]).lower()
-
-def _rate(r):
-    return str(r) if r.n else 'not shown yet'
 
 def _evidence(o):
     n = len(o.provenance.get('trajectories', ()))
@@ -45,9 +42,9 @@ def evolution_table(
     rows = []
     for r in records:
         for p in r['proposals']:
-            told = [p.get(k, '') for k in ('kind', 'principle', 'hypothesis')]
+            change = [p.get(k, '') for k in ('kind', 'principle', 'hypothesis')]
             decision = 'kept' if p.get('kept') else p.get('reason', '')
-            rows.append([r.get('round', ''), r.get('suite', ''), *told, decision])
+            rows.append([r.get('round', ''), r.get('suite', ''), *change, decision])
     head = ['round', 'suite', 'change', 'what', 'hypothesis', 'decision']
     return Table(head, rows)
 
@@ -59,10 +56,10 @@ def round_text(
 )->str:     # KeyError, TypeError or AttributeError if it is no record of a round
     "What an evolution round saw and decided"
     before = r['rates_before']['all'] # Without games its mean is null in a file
-    won = Rate(**before) if before['n'] else wilson(0, 0)
+    rate = Rate(**before) if before['n'] else wilson(0, 0)
     weak = ', '.join(map(str, r['weak'])) or 'nothing'
     how = ' on probation' if r.get('rule') == 'probation' else ''
-    return (f'round {r["round"]} in {r["suite"]}: won {won} games before it; weak {weak}; '
+    return (f'round {r["round"]} in {r["suite"]}: won {rate} games before it; weak {weak}; '
             f'kept {len(r["kept"])}{how}, refused {len(r["refused"])}')
 
 # %% ../../nbs/viewers/02_bank_view.ipynb #25b18974

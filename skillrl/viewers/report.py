@@ -22,9 +22,8 @@ from ..core.store import atomic_write, read_json
 from ..core.tables import clip, natural, Table
 from ..llm.reply import mend_unicode
 from ..skillopt.session import BASELINE
-from skillrl.viewers.page import (
-    as_dict, beginning, dict_in, diff_html, figure_html, folded, headed, html_page, json_of, number,
-    paragraph, text_of)
+from .page import (
+    as_dict, dict_in, diff_html, figure_html, folded, headed, html_page, json_of, number, paragraph, text_of)
 if TYPE_CHECKING:
     from skillrl.proof.prove import Proof
 
@@ -46,10 +45,10 @@ _NUMBERS = 'step rollout_hard n_edits_ranked candidate_gate_score current_score 
 
 def _clean(r):
     "A record of history.json with numbers where they belong, and its `decision` and `why` in words"
-    found = {k: number(r.get(k)) for k in _NUMBERS}
+    numbers = {k: number(r.get(k)) for k in _NUMBERS}
     action = str(r.get('action', ''))
     decision = _ACTIONS.get(action, action.replace('_', ' '))
-    return r | found | dict(accepted=action.startswith('accept'), decision=decision, why=_why(r))
+    return r | numbers | dict(accepted=action.startswith('accept'), decision=decision, why=_why(r))
 
 def _digits(x):
     return '–' if x is None else f'{x:.3f}'
@@ -67,25 +66,25 @@ def steps_table(history:list)->Table: # Records of history.json
 class _RunView:
     "What the files of a run say at this moment"
     folder:Path
-    config:dict  # As in config.json
     state:dict   # As in runtime_state.json
     summary:dict # As in summary.json: that of an earlier end, while a run goes on
     steps:list   # Of history.json, cleaned
-    held:bool    # Does a process hold the folder? One that was killed seems to
+    is_at_work:bool # Does a process hold the folder? One that was killed seems to
 
     @property
-    def ended(self)->bool:
+    def is_over(self)->bool:
         "Were all steps made, and the best skill measured afresh?"
-        return not self.held and bool(self.summary) and self.summary.get('total_steps') == len(self.steps)
+        total = self.summary.get('total_steps')
+        return not self.is_at_work and bool(self.summary) and total == len(self.steps)
 
 def read_run(folder:Path|str)->_RunView: # Of a run, or of one that has yet to begin
     "Look at a run"
     f = Path(folder)
-    held = is_held(f) # Before and after the rest, which may end or begin meanwhile
-    files = [dict_in(f/name) for name in ('config.json', 'runtime_state.json', 'summary.json')]
+    is_at_work = is_held(f) # Before and after the rest, which may end or begin meanwhile
+    files = [dict_in(f/name) for name in ('runtime_state.json', 'summary.json')]
     rows = map(as_dict, json_of(text_of(f/'history.json'), list))
     steps = [_clean(r) for r in rows if isinstance(number(r.get('step')), int)]
-    return _RunView(f, *files, steps, held or is_held(f))
+    return _RunView(f, *files, steps, is_at_work or is_held(f))
 
 # %% ../../nbs/viewers/03_report.ipynb #c41ad1e3
 _FINALS = {'selection, first skill': BASELINE, 'selection, best skill': 'final_selection_eval',
@@ -99,20 +98,20 @@ def _interval(o):
 def finals(folder:Path|str)->dict[str, Rate]:
     "The measurements of the first and the best skill that there are"
     view = read_run(folder)
-    found = {}
+    rates = {}
     for name, place in _FINALS.items():
         s = dict_in(view.folder/place/'summary.json')
         mean, n = number(s.get('score')), number(s.get('n'))
         ends = _interval(s.get('interval'))
-        is_of_best = view.ended and s.get('skill_hash') == view.summary.get('best_hash')
+        is_of_best = view.is_over and s.get('skill_hash') == view.summary.get('best_hash')
         if None not in (mean, ends, n) and ('best' not in name or is_of_best):
-            found[name] = Rate(mean, *ends, n)
-    return found
+            rates[name] = Rate(mean, *ends, n)
+    return rates
 
 def _finals_table(folder):
     "The same, one a row"
-    known = finals(folder).items()
-    rows = [[name, _digits(r.mean), f'{r.low:.3f} to {r.high:.3f}', r.n] for name, r in known]
+    rows = [[name, _digits(r.mean), f'{r.low:.3f} to {r.high:.3f}', r.n]
+            for name, r in finals(folder).items()]
     return Table(['measured on', 'score', '95 % interval', 'items'], rows)
 
 # %% ../../nbs/viewers/03_report.ipynb #3688dd0c
@@ -135,15 +134,15 @@ def _describe_gain(view):
 def _describe_worth(view:_RunView)->str:
     "What a run was worth, in words"
     s = view.summary
-    if not view.ended:
+    if not view.is_over:
         return (f'The run has made {len(view.steps)} steps and has not ended, so its best skill '
                 'was not measured afresh yet.')
     if not s.get('best_step'):
         return 'No candidate was accepted: the first skill is still the best.'
-    told = ''
+    doubt = ''
     if not _interval(s.get('best_selection_interval')):
-        told = ' It was not measured afresh, and the score it was chosen for flatters it.'
-    return f'The best skill is that of step {s["best_step"]}.{told} {_describe_gain(view)}'
+        doubt = ' It was not measured afresh, and the score it was chosen for flatters it.'
+    return f'The best skill is that of step {s["best_step"]}.{doubt} {_describe_gain(view)}'
 
 # %% ../../nbs/viewers/03_report.ipynb #3dbfd155
 _STAGES = dict(rollout='training items', selection='selection items', reflect='proposing edits',
@@ -154,11 +153,11 @@ _STAGES = dict(rollout='training items', selection='selection items', reflect='p
 
 def _usage_table(view):
     "Calls and tokens of each model, by what they were for"
-    said = view.summary if view.ended else view.state
+    totals = view.summary if view.is_over else view.state
     rows = []
-    for role, stages in as_dict(said.get('usage')).items():
-        for stage, used in as_dict(stages).items():
-            counts = [number(as_dict(used).get(k)) for k in ('calls', 'prompt_tokens', 'completion_tokens')]
+    for role, stages in as_dict(totals.get('usage')).items():
+        for stage, calls in as_dict(stages).items():
+            counts = [number(as_dict(calls).get(k)) for k in ('calls', 'prompt_tokens', 'completion_tokens')]
             rows.append([role, _STAGES.get(stage, stage), *[n or 0 for n in counts]])
     total = [sum(row[column] for row in rows) for column in (2, 3, 4)]
     head = ['model', 'what for', 'calls', 'tokens read', 'tokens written']
@@ -167,15 +166,15 @@ def _usage_table(view):
 # %% ../../nbs/viewers/03_report.ipynb #d23a7bf7
 def _describe_end(view):
     "Why there are no more steps"
-    if not view.ended:
+    if not view.is_over:
         return 'It has not ended.'
-    stopped = view.summary.get('stopped')
-    return f'Stopped early: {stopped}' if stopped else f'All {len(view.steps)} steps were made.'
+    reason = view.summary.get('stopped')
+    return f'Stopped early: {reason}' if reason else f'All {len(view.steps)} steps were made.'
 
 def _describe_cost(view):
     "What the calls cost, in words"
     usd = number(view.summary.get('usd'))
-    if not view.ended:
+    if not view.is_over:
         return 'The cost is reckoned when the run ends.'
     if usd is None:
         return 'What these calls cost is unknown: the setting prices may say what both models cost.'
@@ -185,11 +184,10 @@ def _describe_cost(view):
 def outcome_text(folder:Path|str)->str:
     "What a run was worth and took, at the width of the terminal"
     view, width = read_run(folder), get_terminal_size().columns
-    ended = f'{_describe_end(view)} {_describe_cost(view)}'
-    tables = [_finals_table(folder), _usage_table(view)]
+    end = f'{_describe_end(view)} {_describe_cost(view)}'
+    tables = [t.text(width) for t in (_finals_table(folder), _usage_table(view)) if t.rows]
     where = f'Best skill: {folder}/best_skill.md   Report: {folder}/report.html'
-    shown = [t.text(width) for t in tables if t.rows]
-    return '\n\n'.join([fill(_describe_worth(view), width), *shown, fill(ended, width), where])
+    return '\n\n'.join([fill(_describe_worth(view), width), *tables, fill(end, width), where])
 
 # %% ../../nbs/viewers/03_report.ipynb #3f292f36
 def _skill_at(folder, step):
@@ -232,16 +230,16 @@ _COLUMNS = ('Rollout: the score of the training items under the current skill. C
 _MODELS = 'The target is the model that acts by the skill, the optimizer the one that edits it.'
 _LEGEND = 'The best skill was measured afresh; its bar is the 95 % interval.'
 
-def _steps(view, accepted):
-    pages = [_step_html(view.folder, r) for r in view.steps if r['accepted'] == accepted]
+def _steps(view, is_accepted):
+    pages = [_step_html(view.folder, r) for r in view.steps if r['accepted'] == is_accepted]
     return ''.join(pages) or paragraph('Nothing.')
 
 # %% ../../nbs/viewers/03_report.ipynb #19ae63f8
 def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
     "What the report says"
-    drawn = f'{figure_html(_plot_scores(view.folder), "Scores by step")}<p class="muted">{_LEGEND}</p>'
+    plot = f'{figure_html(_plot_scores(view.folder), "Scores by step")}<p class="muted">{_LEGEND}</p>'
     return {
-        'What it is worth': paragraph(_describe_worth(view)) + drawn + _finals_table(view.folder).html(),
+        'What it is worth': paragraph(_describe_worth(view)) + plot + _finals_table(view.folder).html(),
         'What was accepted': _steps(view, True),
         'What was refused': _steps(view, False),
         'Steps': paragraph(_COLUMNS) + steps_table(view.steps).html(),
@@ -255,9 +253,8 @@ def write_page(folder:Path|str)->Path: # report.html in it; FileNotFoundError if
     if not (view.steps or view.state):
         raise FileNotFoundError(f'{folder} holds no run to report on: '
                                 'name the folder that a run was written to')
-    title = f'SkillOpt: {view.folder.resolve().name}'
-    body = f'<h1>{escape(title)}</h1>{headed(report_sections(view))}'
-    return atomic_write(view.folder/'report.html', html_page(title, body))
+    page = html_page(f'SkillOpt: {view.folder.resolve().name}', headed(report_sections(view)))
+    return atomic_write(view.folder/'report.html', page)
 
 # %% ../../nbs/viewers/03_report.ipynb #56b3f83a
 def _draw(claims):
@@ -274,7 +271,7 @@ _WORDS = ('An arm is the same work with the skill, or without it (or with an ear
           'run of an eval in each arm; its gain is the score with the skill less the other. p is how often a '
           'skill that changes nothing would seem to differ so much, by luck alone.')
 
-def _told_claim(c):
+def _describe_claim(c):
     "The claim `c` in words"
     e = c.effect
     luck = '' if not c.p else f' By luck alone, a skill that changes nothing does so in {c.p:.2g} of proofs.'
@@ -290,41 +287,42 @@ _NEXT = {
 
 def _next(facts):
     "What to do with a verdict"
-    told = _NEXT.get(facts['verdict'], 'See first why runs were lost, and prove it again.')
-    failed = any(arm['failed'] for arm in facts['losses'].values())
-    return f'{told} Some runs failed and score 0: see below why.' if failed else told
+    advice = _NEXT.get(facts['verdict'], 'See first why runs were lost, and prove it again.')
+    if any(arm['failed'] for arm in facts['losses'].values()):
+        advice += ' Some runs failed and score 0: see below why.'
+    return advice
 
 # %% ../../nbs/viewers/03_report.ipynb #5e72a474
 def _table(runs, arms):
     "A row for each eval and each of its assertions: the mean of each arm"
-    found = {}
+    scores = {}
     for run in runs:
         whole = dict(text='all', passed=run['result']['pass_rate'])
-        for said in (whole, *run['expectations']):
-            by_arm = found.setdefault((run['eval_id'], said['text']), {arm: [] for arm in arms})
-            by_arm[run['configuration']].append(said['passed'])
+        for assertion in (whole, *run['expectations']):
+            by_arm = scores.setdefault((run['eval_id'], assertion['text']), {arm: [] for arm in arms})
+            by_arm[run['configuration']].append(assertion['passed'])
     rows = [[*name, *(f'{average(v):.2f}' if v else '–' for v in by_arm.values())]
-            for name, by_arm in found.items()]
+            for name, by_arm in scores.items()]
     return Table(['eval', 'assertion', *arms], rows)
 
 # %% ../../nbs/viewers/03_report.ipynb #2b4f7eea
 def _place(run):
     return f'eval-{run["eval_id"]}/{run["configuration"]}/run-{run["run_number"]}'
 
-def _failed(run):
+def _failures(run):
     "What did not hold in a run, with its evidence"
     place = _place(run)
-    said = [f'{a["text"]}: {a["evidence"]}' for a in run['expectations'] if not a['passed']]
-    lines = ''.join(f'<li>{escape(clip(text, 500))}</li>' for text in said)
+    sentences = [f'{a["text"]}: {a["evidence"]}' for a in run['expectations'] if not a['passed']]
+    lines = ''.join(f'<li>{escape(clip(text, 500))}</li>' for text in sentences)
     link = f'<a href="{quote(place)}/">{escape(place)}</a>'
-    return f'<p>{link}: {len(said)} of {len(run["expectations"])} did not hold</p><ul>{lines}</ul>'
+    return f'<p>{link}: {len(sentences)} of {len(run["expectations"])} did not hold</p><ul>{lines}</ul>'
 
-def _left(folder, run):
+def _outputs(folder, run):
     "The first files that a run left, as a column"
-    there = sorted((folder/_place(run)/'outputs').rglob('*'))
-    files = [p for p in there if p.is_file()][:3]
-    shown = [f'{p.name}:\n{clip(beginning(p), 1500)}' for p in files]
-    text = escape('\n\n'.join(shown) or 'no file')
+    paths = sorted((folder/_place(run)/'outputs').rglob('*'))
+    files = [p for p in paths if p.is_file()][:3]
+    parts = [f'{p.name}:\n{clip(text_of(p, 6000), 1500)}' for p in files]
+    text = escape('\n\n'.join(parts) or 'no file')
     return f'<div class="column"><h4>{escape(run["configuration"])}</h4><pre>{text}</pre></div>'
 
 def _details(folder, runs):
@@ -332,9 +330,9 @@ def _details(folder, runs):
     for name, some in groupby(runs, key=itemgetter('eval_id')):
         worst = sorted(some, key=lambda run: run['result']['pass_rate'])
         last = {run['configuration']: run for run in reversed(worst)} # Of each arm, its worst run
-        pair = ''.join(_left(folder, last[arm]) for arm in sorted(last))
-        told = ''.join(_failed(run) for run in worst[:8] if run['result']['pass_rate'] < 1)
-        yield folded(escape(f'Eval {name}'), f'{told}<div class="columns">{pair}</div>')
+        pair = ''.join(_outputs(folder, last[arm]) for arm in sorted(last))
+        failures = ''.join(_failures(run) for run in worst[:8] if run['result']['pass_rate'] < 1)
+        yield folded(escape(f'Eval {name}'), f'{failures}<div class="columns">{pair}</div>')
 
 # %% ../../nbs/viewers/03_report.ipynb #f8580445
 def _costs(arms):
@@ -347,19 +345,18 @@ def _costs(arms):
 def write_proof_page(proof:'Proof')->Path: # `report.html` in its folder; OSError without `benchmark.json`
     "Write a page that tells all about a proof and needs nothing else"
     facts, claims = proof.facts, proof.analysis.claims
-    title = f'Does {facts["skill"]} help?'
     runs = read_json(proof.folder/'benchmark.json')['runs']
     runs.sort(key=lambda run: natural(run['eval_id']))
     about = [(k, facts[k]) for k in ('agent', 'version', 'model', 'judge', 'evals', 'hashes', 'reason')]
-    drawn = figure_html(_draw(claims), 'Effects with their intervals')
+    plot = figure_html(_draw(claims), 'Effects with their intervals')
     details = ''.join(_details(proof.folder, runs))
     body = headed({
-        f'Verdict: {escape(facts["verdict"])}': ''.join(paragraph(_told_claim(c)) for c in claims) + drawn,
+        f'Verdict: {escape(facts["verdict"])}': ''.join(paragraph(_describe_claim(c)) for c in claims) + plot,
         'What to know': ''.join(map(paragraph, filter(None, [proof.losses, *facts['caveats']]))),
         'What to do next': paragraph(_next(facts)),
         'What the words mean': paragraph(_WORDS),
         'Evals': _table(runs, facts['arms']).html() + details.replace('<details>', '<details open>', 1),
         'What it took': _costs(facts['arms']).html(),
         'What it is about': Table(['', ''], about).html()})
-    page = html_page(title, f'<h1>{escape(title)}</h1>{body}')
+    page = html_page(f'Does {facts["skill"]} help?', body)
     return atomic_write(proof.folder/'report.html', mend_unicode(page))

@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from threading import Lock
 from time import time
+from typing import NamedTuple
 from ..core.runfolder import is_held
 from ..core.store import data_path, JsonlLog
 from ..serve.krill import Server
@@ -27,41 +28,46 @@ from .report import read_run, report_sections
 # %% ../../nbs/viewers/05_watch.ipynb #f6017561
 _QUIET = 120 # Seconds in which nothing is written that are worth a word
 
-def _written(folder):
+def _file_times(folder):
     "Each file of a run, and when it was written"
-    found = {}
+    times = {}
     for path in sorted(folder.rglob('*')):
         with suppress(OSError): # It was replaced meanwhile
-            found[path] = path.stat().st_mtime
-    return found
+            times[path] = path.stat().st_mtime
+    return times
 
-def _told(place, begun, ended, held, quiet):
-    "Whether a run is at work, and at what `place`, in a sentence"
-    if ended:
+class _Stand(NamedTuple):
+    "Where a run stands"
+    place:str # In words
+    has_begun:bool
+    is_over:bool
+
+def _status(stand, is_at_work, quiet):
+    "Whether a run is at work, and where it stands, in a sentence"
+    place = stand.place
+    if stand.is_over:
         return f'Ended: {place}.'
-    if not held:
-        return f'Stopped: {place}.' if begun else 'Waits for its first step.'
+    if not is_at_work:
+        return f'Stopped: {place}.' if stand.has_begun else 'Waits for its first step.'
     late = (f'Nothing was written for {quiet/60:.0f} minutes: '
             'a step or an answer takes long, or the run was killed.')
     return f'At work: {place}. {late}' if quiet > _QUIET else f'At work: {place}.'
 
 def _training(folder):
-    "Where a training run stands: in words, has it begun, has it ended"
     state, place = state_of(folder)
-    return place, bool(state), state.get('phase') == 'done'
+    return _Stand(place, bool(state), state.get('phase') == 'done')
 
 # %% ../../nbs/viewers/05_watch.ipynb #6b79e3fd
 def _optimisation(folder):
-    "Where a SkillOpt run stands, likewise"
     view = read_run(folder)
     place = f'{len(view.steps)} of {number(view.state.get("total_steps")) or "?"} steps made'
-    return place, bool(view.state), view.ended
+    return _Stand(place, bool(view.state), view.is_over)
 
 # %% ../../nbs/viewers/05_watch.ipynb #d4f6017e
 def _curves(folder):
     rows = JsonlLog(folder/'metrics.jsonl').read([])
-    found = [number(row.get('success')) for row in rows if row.get('phase') == 'rl']
-    success = [v for v in found if v is not None]
+    numbers = [number(row.get('success')) for row in rows if row.get('phase') == 'rl']
+    success = [v for v in numbers if v is not None]
     if not success:
         return paragraph('GRPO has not begun.')
     legend = 'The mean success of the last five iterations in its 95 % band.'
@@ -74,13 +80,14 @@ def _result(folder):
 
 # %% ../../nbs/viewers/05_watch.ipynb #6a399887
 def _bank(folder):
-    there = [p for p in (folder/'bank').glob('*') if versions(p)]
-    newest = max(there, key=lambda p: (p/f'v{versions(p)[-1]:04}.json').stat().st_mtime, default=None)
+    banks = [p for p in (folder/'bank').glob('*') if versions(p)]
+    newest = max(banks, key=lambda p: (p/f'v{versions(p)[-1]:04}.json').stat().st_mtime, default=None)
     if newest is None:
         return paragraph('There is no bank yet.')
     bank = SkillBank.load(newest)
     about = f'{newest.name}, version {versions(newest)[-1]}, the bank that changed last: {bank!r}'
     return paragraph(about) + folded('What it says', bank_table(bank.items()).html())
+
 
 
 # %% ../../nbs/viewers/05_watch.ipynb #f5487d3d
@@ -130,24 +137,22 @@ class _RunPage:
         if self.kind is None:
             raise FileNotFoundError(f'{folder} holds no run to watch: '
                                     'name the folder of a run of train or optimize')
-        self.written, self.shown = None, '' # The files, and what was made of them
+        self.times, self.body = None, '' # Of the files, and what was made of them
 
 # %% ../../nbs/viewers/05_watch.ipynb #5f2bc9e1
 @patch
 def html(self:_RunPage)->str:
     "The page as it is now"
-    name, stands, sections = self.kind
+    name, where, sections = self.kind
     with _one_at_a_time:
-        written = _written(self.folder)
-        place, begun, ended = stands(self.folder)
-        if written != self.written:
-            self.written, self.shown = written, headed(sections(self.folder))
-    quiet = time() - max(written.values())
-    told = _told(place, begun, ended, is_held(self.folder), quiet)
-    title = f'{name}: {self.folder.resolve().name}'
-    top = f'<h1>{escape(title)}</h1><p><strong role="status">{escape(told)}</strong></p>'
+        times = _file_times(self.folder)
+        stand = where(self.folder)
+        if times != self.times:
+            self.times, self.body = times, headed(sections(self.folder))
+    status = _status(stand, is_held(self.folder), time() - max(times.values()))
+    top = f'<p><strong role="status">{escape(status)}</strong></p>'
     script = data_path('watch.js').read_text(encoding='utf-8') # Looks again every two seconds
-    return html_page(title, f'{top}{self.shown}', script)
+    return html_page(f'{name}: {self.folder.resolve().name}', f'{top}{self.body}', script)
 
 # %% ../../nbs/viewers/05_watch.ipynb #1702f438
 def watch_run(

@@ -31,12 +31,12 @@ def check_fields(
     "The fields of an answer, checked and completed"
     if not isinstance(d, dict):
         raise ValueError(f'{at} sent {reprlib.repr(d)}: {protocol} wants an object')
-    found = {}
+    complete = {}
     for name, (absent, want) in fields.items():
-        found[name] = absent if d.get(name) is None else d[name]
-        if not _FITS[want](found[name]):
-            raise ValueError(f'{at} sent {reprlib.repr(found[name])} as {name}: {protocol} wants {want}')
-    return found
+        complete[name] = absent if d.get(name) is None else d[name]
+        if not _FITS[want](complete[name]):
+            raise ValueError(f'{at} sent {reprlib.repr(d.get(name))} as {name}: {protocol} wants {want}')
+    return complete
 
 # %% ../../nbs/worlds/01_remote.ipynb #66baf304
 def about(
@@ -44,9 +44,9 @@ def about(
     router:Router|None=None, # Of the world; None takes the category as it comes
 )->tuple[str, str]:   # Task, category
     "What an episode is about"
-    found = re.search(r'Your task is to: *(.+?)\.?\s*$', a['observation'], re.M)
-    shown = found[1] if found else a['observation']
-    task, category = a['task_description'] or shown, a['task_category']
+    sentence = re.search(r'Your task is to: *(.+?)\.?\s*$', a['observation'], re.M)
+    goal = sentence[1] if sentence else a['observation']
+    task, category = a['task_description'] or goal, a['task_category']
     if router:
         category = router.canonical(category) or router(task)
     return task, category
@@ -79,17 +79,19 @@ def _client():
 
 # %% ../../nbs/worlds/01_remote.ipynb #05e9ef34
 @patch
-def post(self:Endpoint,
-    route:str, # Such as `/reset`
-    body:Any,  # Whatever JSON can hold
-    headers:dict[str, str]|None=None, # More than the type of the body
+def request(self:Endpoint,
+    route:str,     # Such as `/reset`
+    body:Any=None, # Whatever JSON can hold, to be posted; None gets
+    headers:dict[str, str]|None=None,
 )->Any: # A response; ConnectionError without one, ValueError if it does not fit
     "Send one request"
     import httpx2 as x
-    at = f'POST {self.shown}{route}'
-    sent = dict(content=json.dumps(body), headers={'Content-Type': 'application/json'} | (headers or {}))
+    method = 'GET' if body is None else 'POST'
+    url, at = re.sub('^ws', 'http', self.url + route), f'{method} {self.shown}{route}'
+    content = None if body is None else json.dumps(body)
+    parts = dict(content=content, headers={'Content-Type': 'application/json'} | (headers or {}))
     try:
-        return within(self.timeout, LONGEST, _client().post, self.url + route, timeout=self.timeout, **sent)
+        return within(self.timeout, LONGEST, _client().request, method, url, timeout=self.timeout, **parts)
     except x.TimeoutException as e:
         remedy = 'see what keeps it, or raise timeout'
         raise ConnectionError(f'{at} had no answer within {self.timeout:g} s: {remedy}') from e
@@ -103,7 +105,7 @@ def post(self:Endpoint,
 
 # %% ../../nbs/worlds/01_remote.ipynb #fca8d001
 def read_response(
-    response:Any, # From `Endpoint.post`
+    response:Any, # From `Endpoint.request`
     at:str,       # What was asked, for the error
 )->Any:           # Parsed JSON, or text; ConnectionError if the server failed, ValueError if it refused
     "What a server answered"
@@ -113,12 +115,11 @@ def read_response(
         d = reprlib.repr(response.text)
     if response.is_success:
         return d
-    said = d.get('error') if isinstance(d, dict) else d
-    reason = ' '.join(str(said).split())[:300]
-    told = f'{at} was answered by {response.status_code} ({reason})'
+    reason = d.get('error') if isinstance(d, dict) else d
+    sentence = f'{at} was answered by {response.status_code} ({" ".join(str(reason).split())[:300]})'
     if response.is_server_error:
-        raise ConnectionError(f'{told}: look into the server')
-    raise ValueError(f'{told}: correct the request or the address')
+        raise ConnectionError(f'{sentence}: look into the server')
+    raise ValueError(f'{sentence}: correct the request or the address')
 
 # %% ../../nbs/worlds/01_remote.ipynb #1e91f08c
 class FarEnv(TextEnv):

@@ -209,4 +209,4 @@ def _ask(self:RemoteLibrary, query, k):
     "What the server finds; Search-R1's reads `queries`, SkillRL's `query`"
     body = dict(queries=[query], query=query, topk=k, return_scores=True)
     at = f'POST {self.server.shown}/retrieve'
-    return _read_hits(read_response(self.server.post('/retrieve', body), at), at)[:k]
+    return _read_hits(read_response(self.server.request('/retrieve', body), at), at)[:k]
