@@ -218,14 +218,14 @@ if os.path.exists({str(shop)!r}) and [*Path({str(shop)!r}).rglob('*')]: sys.exit
 Path('out.txt').write_text('x')""")
     proof = prove(shop/'skills'/'mugs', agent, config=ProofConfig(rounds=2))
     assert proof.facts['lost'] == 0 and proof.facts['sandbox'] == ''
-    assert not any('sandbox' in line for line in proof.facts['notes'])
+    assert not any('sandbox' in line for line in proof.facts['caveats'])
 
 def test_a_proof_says_where_there_was_none(home, script, monkeypatch):
     agent = script("Path('out.txt').write_text('x')")
     monkeypatch.setattr('skillrl.llm.command._bwrap', lambda: ('', 'there is no bwrap'))
     try:
         use_sandbox('auto')
-        notes = prove(home.parent/'shop'/'skills'/'mugs', agent, config=ProofConfig(rounds=2)).facts['notes']
+        notes = prove(home.parent/'shop'/'skills'/'mugs', agent, config=ProofConfig(rounds=2)).facts['caveats']
         assert [line for line in notes if 'without a sandbox (there is no bwrap)' in line]
         with pytest.raises(ValueError, match='there is no bwrap'):
             use_sandbox('on')
