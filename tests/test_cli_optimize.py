@@ -1,18 +1,15 @@
 "`skillrl optimize` as a user meets it: with every kind of job; stopped, resumed, looked at, and refused"
 
-import io, json, os, re, shlex, shutil, signal, subprocess, sys, time
+import io, json, os, re, shlex, signal, subprocess, sys, time
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from unittest.mock import patch
 import pytest
 from faults import FaultServer, error, said
 from skillrl.cli.main import main, parser
-from skillrl.core.config import SkillRLConfig
 from skillrl.skillopt.ruleworld import RuleWorld
 from skillrl.skillopt.settings import SkillOptConfig
 from skillrl.cli.jobs import _opt_settings
-from skillrl.skills.bank import SkillBank, version_path
-from skillrl.core.runfolder import RunFolder
-from skillrl.core.store import data_path, read_json
+from skillrl.core.store import read_json
 
 SKILLRL = [sys.executable, '-c', 'import sys; from skillrl.cli.main import main; sys.exit(main())']
 KEY = 'wiring-7f3a9c51d2'
@@ -294,57 +291,6 @@ def test_a_skill_keeps_its_line_ends(tmp_path):
         assert text.count(b'\n') == text.count(b'\r\n')
 
 
-# --- a bank ---
-def advise(request):
-    user = request['body']['messages'][-1]['content']
-    return said(
-        json.dumps(dict(edits=[dict(op='append', content='- Open what is closed before you look into it.')]))
-        if '## Trajectories' in user
-        else '{}'
-    )
-
-
-@pytest.fixture(scope='module')
-def trained(tmp_path_factory):
-    "What `skillrl train` leaves of short episodes, as far as a bank needs it"
-    run = tmp_path_factory.mktemp('trained') / 'run'
-    with RunFolder(run, SkillRLConfig().merged({'env.max_steps': 4}).to_dict()) as r:
-        SkillBank.load(data_path('sample_bank.json')).save(version_path(r.file('bank') / 'train-000'))
-        with r.folder('policy') as p:
-            shutil.copytree(data_path('base'), p, dirs_exist_ok=True)
-        r.commit({})
-    return run
-
-
-def test_the_bank_of_a_run_is_played_by_its_policy_and_comes_back_as_a_bank(trained, tmp_path):
-    with FaultServer(rest=advise) as s:
-        out = optimize('--skill-bank', trained, '--teacher', 'editor', '--teacher-url', s.url, '--smoke',
-                       '--output', 'r', cwd=tmp_path)
-    old, new = (SkillBank.load(data_path('sample_bank.json')),
-                SkillBank.load(tmp_path / 'r' / 'best_bank.json'))
-    assert 'In its own form: r/best_bank.json' in out
-    assert all(new.get(o.id) == o for o in old.items('active'))
-    assert [r['conversation'] for r in read_json(tmp_path / 'r' / 'test_eval_best' / 'results.json')][0][1][
-        'role'] == 'user'
-
-
-def test_a_bank_in_a_file_is_played_by_a_model(tmp_path):
-    def answer(request):
-        return advise(request) if request['body']['model'] == 'editor' else said('<action>look</action>')
-
-    with FaultServer(rest=answer) as s:
-        out = optimize('--skill-bank', data_path('sample_bank.json'), '--suite', 'train-003', *two(s),
-                       '--smoke', '--output', 'r', cwd=tmp_path)
-    first = read_json(tmp_path / 'r' / 'baseline_selection_eval' / 'results.json')
-    assert {m['content'] for r in first for m in r['conversation'] if m['role'] == 'assistant'} == {'look'}
-    assert 'best_bank.json' in out
-    assert (
-        sum(u['calls'] for u in read_json(tmp_path / 'r' / 'summary.json')['usage']['target'].values())
-        == sum(r['body']['model'] == 'clerk' for r in s.requests)
-        > 100
-    )
-
-
 # --- refusals ---
 def refusals():
     at = ['--policy-model', 'a', '--policy-url', 'http://127.0.0.1:1/v1', '--teacher', 'b', '--teacher-url',
@@ -356,13 +302,10 @@ def refusals():
         two_folders=(['--resume', 'occupied', '--output', 'x'], '--resume and --output are both given'),
         no_target=(['--questions', 'forms.jsonl', *at[4:]], '--questions needs --policy-model'),
         no_optimizer=(['--questions', 'forms.jsonl', *at[:4]], '--questions needs --teacher'),
-        no_editor=(['--skill-bank', str(data_path('sample_bank.json'))], '--skill-bank needs --teacher'),
         price=(['--questions', 'forms.jsonl', *at, '--set', 'max_usd=2'], "'a' has no price, so max_usd"),
-        two_jobs=(['--questions', 'forms.jsonl', '--skill-bank', 'b', *at],
-                  '--questions would do nothing with --skill-bank'),
+        two_jobs=(['--questions', 'forms.jsonl', '--evals', 'b', *at],
+                  '--questions would do nothing with --evals'),
         no_job=(at, '--policy-model, --policy-url, --teacher, --teacher-url would do nothing without'),
-        skill_and_bank=(['s', '--skill-bank', 'b', *at],
-                        'SKILL would do nothing with --skill-bank'),
         bytes=(['bytes.md'], 'bytes.md is not UTF-8 text'),
         setting=(['--set', 'max_uds=2'], 'max_usd'),
         config=(['--config', 'sections.json'], 'there is no setting'),

@@ -276,10 +276,10 @@ def test_point_22_set_beats_file_and_flags_and_knows_krills_names(here):
 
 def test_point_22_optimize_takes_settings_of_both_kinds(here, capsys):
     from skillrl.cli import jobs
-    args = parser().parse_args('optimize --skill-bank b --set max_usd=2 agent.prompt=ours'.split())
+    args = parser().parse_args('optimize --questions b --set max_usd=2 model.timeout=9'.split())
     assert jobs._opt_settings(args, 'run').max_usd == 2
-    assert jobs._models(args, jobs._texts(args, True)).agent.prompt == 'ours'
-    assert main('optimize --set agent.prompt=ours'.split()) == 1
+    assert jobs._models(args, jobs._texts(args, True)).model.timeout == 9
+    assert main('optimize --set model.timeout=9'.split()) == 1
     assert 'would do nothing' in capsys.readouterr().err
 
 # ---- point 24: the words of the documents ----

@@ -11,19 +11,15 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from .flags import acts, as_typed, free_folder, Invocation, pair, settings_of
 from ..core.options import read_settings
-from ..core.runfolder import read_state
-from ..envs.base import world
 from ..skillopt.qa import question_env
 from ..proof.evals import allow_checks, load_evals
 from ..proof.runs import ProofConfig
-from ..skillopt.bank_env import BankEnv
 from ..skillopt.eval_env import AgentChat, EvalEnv, program_chat, prove_best
 from ..skillopt.ruleworld import RuleOptimizer, RuleTarget, RuleWorld
 from ..skillopt.settings import SkillOptConfig
 from ..skillopt.trainer import SkillOptTrainer
-from ..skills.bank import SkillBank
-from ..training.builders import build_client, build_local_policy
-from ..viewers.inspection import load_bank, run_of
+from ..training.builders import build_client
+from ..viewers.inspection import run_of
 from ..viewers.report import outcome_text, write_page, write_proof_page
 
 # %% ../../nbs/cli/04_jobs.ipynb #98df8447
@@ -42,7 +38,7 @@ def _opt_settings(args, out): # ValueError if there is no such setting
     if args.resume:
         settings |= read_settings(Path(args.resume)/'config.json')
     else:
-        settings |= _EVALS if args.evals else {} if args.questions or args.skill_bank else _RULES
+        settings |= _EVALS if args.evals else {} if args.questions else _RULES
         settings |= _ONE_STEP if args.smoke else {}
     if args.config:
         settings |= read_settings(args.config)
@@ -64,11 +60,10 @@ def _client_of(role, args, config):
     return build_client(m, role) if name else None
 
 # %% ../../nbs/cli/04_jobs.ipynb #e8fbb0e9
-def _models(args, texts=(), run=None):
-    "The config with the models of the flags and the settings in `texts`, on top of that of a `run`"
+def _models(args, texts=()):
+    "The config with the models of the flags and the settings in `texts`"
     # --config, --smoke and --seed are about SkillOpt here
-    plain = Invocation(**vars(args) | dict(config=None, smoke=False, seed=None, set=texts))
-    return plain.settings(run)
+    return Invocation(**vars(args) | dict(config=None, smoke=False, seed=None, set=texts)).settings()
 
 # %% ../../nbs/cli/04_jobs.ipynb #2e6a8012
 def _rule_job(args, c):
@@ -81,27 +76,6 @@ def _question_job(args, c):
     if policy is None:
         raise ValueError('--questions needs --policy-model or --policy-command: name who answers them')
     return question_env(args.questions, seed=c.seed, most=_FEW if args.smoke else None), policy, teacher
-
-# %% ../../nbs/cli/04_jobs.ipynb #3403aa6a
-def _bank_of(args):
-    "What --skill-bank names: config, bank and suite"
-    path = Path(args.skill_bank)
-    is_run = run_of(path) != 'optimize' and (path/'state.json').exists()
-    folders = read_state(path)['folders'] if is_run else {}
-    config = _models(args, _texts(args, True), path if is_run else None)
-    last = folders.get('policy') or folders.get('reference')
-    if last and not args.policy:
-        config = config.merged({'model.checkpoint': str(path/last)})
-    suite = world(config.env.name).suite(config.env, args.suite)
-    bank = SkillBank.load(path/'bank'/suite.name) if is_run else load_bank(path, 'active')
-    return config, bank, suite
-
-def _bank_job(args, c):
-    config, bank, suite = _bank_of(args)
-    policy, teacher = _client_of('policy', args, config), _client_of('teacher', args, config)
-    sizes = dict.fromkeys(BankEnv.roles, _FEW) if args.smoke else {}
-    local = None if policy else build_local_policy(config)
-    return BankEnv(suite, bank, local, config, sizes, c.seed), policy, teacher
 
 # %% ../../nbs/cli/04_jobs.ipynb #e7a10002
 def _eval_job(args, c):
@@ -119,12 +93,10 @@ def _eval_job(args, c):
 
 # %% ../../nbs/cli/04_jobs.ipynb #d6519025
 _MODELS = 'policy_model policy_url policy_command teacher teacher_url teacher_command'.split()
-_BANK = ['policy', 'env', 'suite', 'url', 'mock', 'games', *_MODELS]
 _PROVE = ['skill', 'agent', 'judge', 'judge_url', 'run_checks', 'policy_model', 'policy_url',
           'teacher', 'teacher_url', 'teacher_command']
 
 _JOBS = { # Kind → what makes it, the flags that it reads
-    'skill_bank': (_bank_job, _BANK),
     'evals': (_eval_job, _PROVE),
     'questions': (_question_job, ['skill', *_MODELS]),
     '': (_rule_job, ['skill'])}
@@ -136,11 +108,11 @@ def _job(args, c): # ValueError if a flag has no use
     "Environment, policy and teacher of a run with the settings `c`"
     kind = _kind(args)
     make, uses = _JOBS[kind]
-    idle = ['SKILL' if k == 'skill' else as_typed(k) for k in dict.fromkeys([*_JOBS, *_BANK, *_PROVE])
+    idle = ['SKILL' if k == 'skill' else as_typed(k) for k in dict.fromkeys([*_JOBS, *_MODELS, *_PROVE])
             if k not in ('', kind, *uses) and getattr(args, k) is not None]
     if not kind:
         idle += [f'--set {text}' for text in _texts(args, True)]
-    where = f'with {as_typed(kind)}' if kind else 'without --questions or --skill-bank or --evals'
+    where = f'with {as_typed(kind)}' if kind else 'without --questions or --evals'
     if idle:
         raise ValueError(f'{", ".join(idle)} would do nothing {where}: leave it out')
     return make(args, c)
@@ -161,20 +133,16 @@ def _check_folder(path):
 
 # %% ../../nbs/cli/04_jobs.ipynb #5e674857
 def _ship(env, path):
-    "Write the bank that the best document stands for, or prove the best skill; what to say of it"
-    if isinstance(env, EvalEnv):
-        new, proof = prove_best(env, path)
-        verdict = f'\n{proof}\nProof: {write_proof_page(proof)}' if proof else ''
-        return f'{verdict}\nThe new skill: {new}'
-    if not isinstance(env, BankEnv):
+    "Prove the best skill, where it has evals; what to say of it"
+    if not isinstance(env, EvalEnv):
         return ''
-    where = path/'best_bank.json'
-    env.read((path/'best_skill.md').read_text(encoding='utf-8')).save(where)
-    return f'\nIn its own form: {where}'
+    new, proof = prove_best(env, path)
+    verdict = f'\n{proof}\nProof: {write_proof_page(proof)}' if proof else ''
+    return f'{verdict}\nThe new skill: {new}'
 
 # %% ../../nbs/cli/04_jobs.ipynb #cc12f3d7
 def optimize(args:Invocation)->None: # ValueError, OSError or RuntimeError
-    "improve a skill document by what a model does with it; offline, unless questions or a bank are given"
+    "improve a skill document by what a model does with it; offline, unless questions or evals are given"
     if args.resume:
         args.resumed_folder()
     config = _opt_settings(args, free_folder())

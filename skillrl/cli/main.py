@@ -274,17 +274,15 @@ _PROOF = _flags(
 _OPTIMIZE = Command('jobs.optimize', {
     'skill': dict(nargs='?', metavar='SKILL', help="the skill to begin with, a folder, or a file such as a "
                   "SKILL.md (default: the job's own)")} | _PROOF | _flags(
-    'env games url mock suite resume policy ' + _CHAT + _TEACHER,
+    'resume ' + _CHAT + _TEACHER,
     config=_flag('JSON or YAML settings of SkillOptConfig', 'none', metavar='FILE'),
-    set=_settings('settings of SkillOptConfig, such as max_usd=2, and with a bank or questions '
-                  'those of the others, such as agent.prompt=ours; with evals proof.rounds=4'),
+    set=_settings('settings of SkillOptConfig, such as max_usd=2, and with questions '
+                  'those of models, such as model.timeout=60; with evals proof.rounds=4'),
     seed=_number('everything random starts from it', 42),
     policy_command=_flag("a program that acts, such as 'claude -p'", 'none', metavar='CMD'),
     teacher_command=_flag('a program that edits', 'none', metavar='CMD'),
     questions=_flag('JSON or JSON lines with questions and answers to optimise on',
                     'a demo world', metavar='FILE'),
-    skill_bank=_flag('a bank, or a run of train, to optimise on the games of its suite',
-                     'a demo world', metavar='PATH'),
     evals=_flag('optimise on evals of SKILL, and prove it on others of them; FILE for others than its own',
                 'a demo world', nargs='?', const=True, metavar='FILE'),
     smoke=_switch('one step on few items'),
