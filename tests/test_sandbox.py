@@ -225,7 +225,8 @@ def test_a_proof_says_where_there_was_none(home, script, monkeypatch):
     monkeypatch.setattr('skillrl.llm.command._bwrap', lambda: ('', 'there is no bwrap'))
     try:
         use_sandbox('auto')
-        notes = prove(home.parent/'shop'/'skills'/'mugs', agent, config=ProofConfig(rounds=2)).facts['caveats']
+        proof = prove(home.parent/'shop'/'skills'/'mugs', agent, config=ProofConfig(rounds=2))
+        notes = proof.facts['caveats']
         assert [line for line in notes if 'without a sandbox (there is no bwrap)' in line]
         with pytest.raises(ValueError, match='there is no bwrap'):
             use_sandbox('on')
