@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fastcore.basics import patch
+from ..core.rules import RULES
 from ..core.stats import lower_bound, sign_test
 from .types import RolloutResult
 
@@ -54,8 +55,6 @@ def _gains(pairs):
     return [round(after - before, 9) for before, after in pairs]
 
 # %% ../../nbs/skillopt/06_gate.ipynb #493883fc
-_ALPHA = .3 # Chance to accept a candidate that changes nothing
-
 def decide(
     pairs:Sequence[tuple], # Of (old score, new score), each item with itself
 )->Decision: # ValueError if there are no pairs
@@ -64,7 +63,7 @@ def decide(
         raise ValueError('there is no pair of scores to decide on: give the selection split items')
     gains, n = _gains(pairs), len(pairs)
     before, after = (math.fsum(side)/n for side in zip(*pairs))
-    low = lower_bound(gains, _ALPHA, -1)
+    low = lower_bound(gains, RULES['edit'].error, -1)
     wins, losses = sum(d > 0 for d in gains), sum(d < 0 for d in gains)
     d = Decision(low > 0, n, before, after, math.fsum(gains)/n, low, wins, losses)
     if not wins + losses:
@@ -84,7 +83,7 @@ class Parts:
     names:Sequence    # What names the parts; in the end those that stay
     text_of:Callable  # `text_of(parts)` is the text that has them
     items:Sequence    # What is played, by id
-    alpha:float = .3  # Chance that a part which does nothing stays, 0 to 0.5
+    alpha:float = RULES['line'].error # Chance that a part which does nothing stays, 0 to 0.5
 
     def __post_init__(self):
         self.names = list(self.names)

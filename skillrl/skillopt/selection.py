@@ -10,6 +10,7 @@ import math, re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from statistics import fmean
+from ..core.rules import RULES
 from ..core.store import atomic_folder, write_json
 from ..llm.ledger import BudgetExceeded
 from .editor import skill_hash
@@ -145,7 +146,6 @@ def _decide_on_draft(session):
         _accept(session, s.skill, decision.after, pairs)
 
 # %% ../../nbs/skillopt/12_selection.ipynb #5959bf21
-_CLOSING_ALPHA = .0625 # Four items have to be lost without a line
 _ITEMS_OF_LINE = 20    # Most that one is tested on
 
 def _places(session, line):
@@ -165,7 +165,7 @@ def _is_missed(session, lines, k):
         return ''.join(text for n, text in enumerate(lines) if n != k or some)
     def play(pairs):
         return play_pairs(session, pairs, session.batches.items, f'lines {parts.round}', 'lines')
-    parts = Parts([k], text_of, _places(session, lines[k].strip()), _CLOSING_ALPHA)
+    parts = Parts([k], text_of, _places(session, lines[k].strip()), RULES['last line'].error)
     return bool(parts.run(play))
 
 # %% ../../nbs/skillopt/12_selection.ipynb #7e1bed7a

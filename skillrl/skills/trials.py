@@ -16,6 +16,7 @@ from fastcore.basics import patch
 from functools import partial
 from statistics import NormalDist
 from ..core.config import EvolutionConfig
+from ..core.rules import RULES
 from .bank import (
     count_episode, Entry, PROBATION, Proposal, retire, SkillBank, trial_counts, with_id)
 from .consolidation import fact_words, normal, subject_of, twin_of
@@ -203,7 +204,7 @@ def _combined(prior:_Effect, own:_Effect|None)->_Effect:
     return _Effect(var*(prior.mean/prior.var + own.mean/own.var), var)
 
 # %% ../../nbs/skills/10_trials.ipynb #8e47be3b
-_CLEAR = .005       # Chance that an interval fails at one look
+_ERROR = RULES['sentence'].error # Chance that an interval fails at one look
 _LOSS = .05         # That what is said to harm does not
 _ENOUGH_GROUPS = 24 # Are many
 _WORTH = .2         # Effect after these with which a sentence becomes active
@@ -230,7 +231,7 @@ def _estimate(own:_Effect|None, others:Sequence[_Effect])->_Estimate:
     "What trials of an entry itself, if there were any, and of `others` of its form say"
     mean, between = _mean_effect(others)
     effect = _combined(_Effect(mean.mean, mean.var + between), own)
-    return _Estimate(effect, mean.interval(_CLEAR)[0] > 0 and effect.interval(1/3)[0] > 0)
+    return _Estimate(effect, mean.interval(_ERROR)[0] > 0 and effect.interval(1/3)[0] > 0)
 
 # %% ../../nbs/skills/10_trials.ipynb #f2522c3d
 def _new_status(o, estimate, router=None):
@@ -241,7 +242,7 @@ def _new_status(o, estimate, router=None):
         return 'retired', f'it loses {-effect.mean:.2f} of the episodes that are shown it'
     if o.status == 'active' and 'proved' not in o.provenance:
         return 'active', ''
-    helps = any([effect.interval(_CLEAR)[0] > 0, late and effect.mean >= _WORTH])
+    helps = any([effect.interval(_ERROR)[0] > 0, late and effect.mean >= _WORTH])
     if estimate.is_sure or helps and _widely_tried(o, router):
         return 'active', ''
     if late and effect.mean < _WORTHLESS:
