@@ -39,7 +39,7 @@ from ..training.builders import (
     build_episodes, build_policy, build_rl_policy, build_teacher, build_threads, derive_seed,
     describe_reading, rollout_limits)
 from ..training.evaluate import (
-    compare, describe_evolution, describe_gain, describe_shown, evaluate as play)
+    compare, describe_evolution, describe_gain, describe_shown, evaluate as play, over_splits)
 from skillrl.training.phases import (
     collect_games, demonstrations, drawn_rows, evolve_bank, fine_tune, learns_from_won,
     train_in_suite)
@@ -112,7 +112,7 @@ def _write(args:Invocation, save:Callable[[Path], Any], output:str|Path)->Path: 
 def collect(args:Invocation)->None: # ValueError if there are no games
     "play without skills and keep the trajectories"
     config, suite = _start(args)
-    n = config.env.episodes
+    n = len(suite.games('collect', config.env.episodes))
     policy = build_policy(config, folder=Path(args.output).with_suffix('.policy'), fresh=args.fresh)
     with Progress() as step:
         trajs = collect_games(policy, suite, config, _counting(step, 'episodes', n))
@@ -352,12 +352,6 @@ def _play_conditions(policy, suite, games, bank, config):
     return results, unanswered
 
 # %% ../../nbs/cli/02_steps.ipynb #2b28f69a
-def _over_splits(results, splits):
-    "Episodes under each condition, those of all its `splits` together"
-    conditions = {name: [t for split in splits for t in results.get(row_name(name, split), [])]
-                  for name in ('no bank', 'bank')}
-    return {name: episodes for name, episodes in conditions.items() if episodes}
-
 def evaluate(args:Invocation)->None: # ValueError if there are no test games
     "play each test game once, without a bank and with it"
     config, suite = _start(args)
@@ -368,7 +362,7 @@ def evaluate(args:Invocation)->None: # ValueError if there are no test games
     policy = build_policy(config, folder='data/eval.policy', fresh=args.fresh)
     bank = load_bank(args.skill_bank) if args.skill_bank else None
     results, unanswered = _play_conditions(policy, suite, games, bank, config)
-    print(f'{describe_gain(_over_splits(results, games))}\n{table_text(compare(results))}')
+    print(f'{describe_gain(over_splits(results, ("no bank", "bank")))}\n{table_text(compare(results))}')
     if bank is not None:
         reading = describe_reading(bank.items('active', PROBATION), config)
         print('\n'.join([f'bank: {_active(bank)}', reading, *describe_shown(results)]))

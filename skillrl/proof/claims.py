@@ -23,7 +23,7 @@ class ProofPlan:
     "How a proof will be run, fixed before its first run"
     rounds:int=8      # At most; each runs every eval once with the skill and once without
     effect:float=.2   # The least difference of mean scores worth finding, above 0
-    alpha:float=RULES['proof'].error # Chance of a wrong `helps` or `harms`, half of it each; of a wrong `no worse`, all
+    alpha:float=RULES['proof'].error # Chance of a wrong `helps` or `harms`, half each; of `no worse`, all
     margin:float|None=None # Score that `no worse` may lose, above 0; None does not ask for it
     panel:bool=False  # Are these evals all there is? Then the verdict is about them alone
     seed:int=0        # Of the coins, where there are too many to try all

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['TEST_TEMPERATURE', 'evaluate', 'compare', 'paired_difference', 'over_seeds', 'recorded', 'smoothed', 'plot_learning',
-           'describe_gain', 'describe_evolution', 'describe_changes', 'describe_shown', 'evaluated', 'write_run_report']
+           'describe_gain', 'describe_evolution', 'describe_changes', 'describe_shown', 'evaluated', 'over_splits',
+           'write_run_report']
 
 # %% ../../nbs/training/02_evaluate.ipynb #90c61159
 import io, math
@@ -233,6 +234,18 @@ def _figure(folder, name, caption, fig):
     atomic_write(Path(folder)/file, out.getvalue())
     return [f'## {name}', f'![{name}]({file})', caption]
 
+_SUMMARY = ('before, no bank', 'before, bank', 'after, no bank', 'after, bank', 'after, evolved bank',
+            'after, wrong evolved bank')
+
+def over_splits(
+    results:dict[str, list[Trajectory]], # By condition, those of other splits with the name of the split
+    conditions:Sequence[str]=_SUMMARY,   # Rows of a summary
+)->dict[str, list[Trajectory]]: # Without conditions under which nothing was played
+    "What was played under each of `conditions`, in all splits together"
+    pooled = {c: [t for row, ts in results.items() if row == c or row.startswith(f'{c}, ') for t in ts]
+              for c in conditions}
+    return {c: trajectories for c, trajectories in pooled.items() if trajectories}
+
 def write_run_report(
     folder:str|Path, # Of the run
     results:dict[str, list[Trajectory]], # By condition
@@ -243,11 +256,13 @@ def write_run_report(
     "Write `report.md` and its figure"
     success = [m['success'] for m in metrics if m['phase'] == 'rl']
     sizes = [len(bank.items()) for bank in banks]
+    summary = over_splits(results) or results
     learning = 'Success in the training suites, the mean of five iterations with its 95 % interval.'
     parts = [
-        '# What this run learned', '## Gain', f'{describe_gain(results)}.',
-        '## Success', compare(results)._repr_markdown_(),
+        '# What this run learned', '## Gain', f'{describe_gain(summary)}.',
+        '## Success', compare(summary)._repr_markdown_(),
         '## What changed', '\n'.join(f'- {sentence}.' for sentence in [*changes, *describe_shown(results)]),
         *_figure(folder, 'Learning', learning, plot_learning({'training': success})), '## Banks',
-        f'{counted(len(sizes), "bank")} of {min(sizes)} to {counted(max(sizes), "entry", "entries")}.']
+        f'{counted(len(sizes), "bank")} of {min(sizes)} to {counted(max(sizes), "entry", "entries")}.',
+        '## All conditions', compare(results)._repr_markdown_()]
     return atomic_write(Path(folder)/'report.md', '\n\n'.join(parts) + '\n')

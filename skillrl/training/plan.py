@@ -6,7 +6,7 @@
 __all__ = ['RunPlan', 'teacher_line', 'plan_text', 'quick_preflight', 'require_preflight', 'examine_machine']
 
 # %% ../../nbs/training/08_plan.ipynb #f33daadb
-import math, os, psutil, re, shutil, sys
+import math, os, re, shutil, sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -231,7 +231,7 @@ def _check_words(folder:str|Path, config:SkillRLConfig)->list[_Finding]:
 # %% ../../nbs/training/08_plan.ipynb #654e273b
 def _check_memory(lengths:Batch, config:SkillRLConfig)->_Finding: # ValueError where the sizes are not known
     "Does training with `config` fit in memory?"
-    import torch
+    import psutil, torch
     gpu = torch.cuda.is_available()
     plan = run_memory(config, shape_of(starting_weights(config.model, config.env)), lengths, gpu)
     free = torch.cuda.mem_get_info()[0] if gpu else psutil.virtual_memory().available

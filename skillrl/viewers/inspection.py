@@ -177,11 +177,9 @@ def table_text(table:Table)->str:
     return f'{_text(short)}\n(a terminal of {width} columns shows {others} too)'
 
 def report_text(path:str|Path)->str: # ValueError if the report has no table of success
-    "What the report of a finished run says it gained and changed, at terminal width"
-    lines = _section(path, 'What changed', '\n\n## ').splitlines()
-    changes = '\n'.join(fill(line, _width(), subsequent_indent='  ') for line in lines)
+    "What the report of a finished run says it gained, at terminal width"
     table = f'Success on test games (95 % interval):\n{table_text(success_table(path))}'
-    return '\n\n'.join(filter(None, [fill(_section(path, 'Gain'), _width()), table, changes]))
+    return '\n\n'.join(filter(None, [fill(_section(path, 'Gain'), _width()), table]))
 
 # %% ../../nbs/viewers/04_inspection.ipynb #68d30f22
 def state_of(path:Path)->tuple[dict, str]:

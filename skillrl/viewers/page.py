@@ -9,9 +9,11 @@ __all__ = ['paragraph', 'folded', 'diff_html', 'figure_html', 'headed', 'html_pa
 # %% ../../nbs/viewers/01_page.ipynb #2c58406f
 import json
 from base64 import b64encode
+from collections.abc import Callable
 from difflib import unified_diff
 from hashlib import sha256
 from html import escape
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -46,15 +48,17 @@ def diff_html(old:str, new:str)->str:
 
 # %% ../../nbs/viewers/01_page.ipynb #3fe33ead
 def figure_html(
-    fig:Any,   # A matplotlib figure
+    draw:Callable[[], Any], # Makes a matplotlib figure
     label:str, # What a screen reader says
-)->str:
-    "`fig` as SVG, the same for the same figure"
+)->str: # Empty where matplotlib, of the extra `train`, is not installed
+    "What `draw` makes as SVG, the same for the same figure"
+    if find_spec('matplotlib') is None:
+        return ''
     import matplotlib
     out = StringIO()
     nothing = dict.fromkeys(('Creator', 'Date', 'Format', 'Type'))
     with matplotlib.rc_context({'svg.hashsalt': 'skillrl'}):
-        fig.savefig(out, format='svg', metadata=nothing)
+        draw().savefig(out, format='svg', metadata=nothing)
     _, _, svg = out.getvalue().partition('<svg')
     return f'<svg role="img" aria-label="{escape(label)}"{svg}'
 

@@ -7,6 +7,7 @@ __all__ = ['steps_table', 'read_run', 'finals', 'outcome_text', 'report_sections
 
 # %% ../../nbs/viewers/03_report.ipynb #ef5394a7
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from itertools import groupby
 from operator import itemgetter
@@ -237,7 +238,8 @@ def _steps(view, is_accepted):
 # %% ../../nbs/viewers/03_report.ipynb #19ae63f8
 def report_sections(view:_RunView)->dict[str, str]: # Heading → HTML
     "What the report says"
-    plot = f'{figure_html(_plot_scores(view.folder), "Scores by step")}<p class="muted">{_LEGEND}</p>'
+    plot = figure_html(partial(_plot_scores, view.folder), 'Scores by step')
+    plot += f'<p class="muted">{_LEGEND}</p>'
     return {
         'What it is worth': paragraph(_describe_worth(view)) + plot + _finals_table(view.folder).html(),
         'What was accepted': _steps(view, True),
@@ -348,7 +350,7 @@ def write_proof_page(proof:'Proof')->Path: # `report.html` in its folder; OSErro
     runs = read_json(proof.folder/'benchmark.json')['runs']
     runs.sort(key=lambda run: natural(run['eval_id']))
     about = [(k, facts[k]) for k in ('agent', 'version', 'model', 'judge', 'evals', 'hashes', 'reason')]
-    plot = figure_html(_draw(claims), 'Effects with their intervals')
+    plot = figure_html(partial(_draw, claims), 'Effects with their intervals')
     details = ''.join(_details(proof.folder, runs))
     body = headed({
         f'Verdict: {escape(facts["verdict"])}': ''.join(paragraph(_describe_claim(c)) for c in claims) + plot,

@@ -8,6 +8,7 @@ __all__ = ['watch_run']
 # %% ../../nbs/viewers/05_watch.ipynb #c66ae0ae
 from contextlib import suppress
 from fastcore.basics import patch
+from functools import partial
 from html import escape
 from pathlib import Path
 from threading import Lock
@@ -71,7 +72,7 @@ def _curves(folder):
     if not success:
         return paragraph('GRPO has not begun.')
     legend = 'The mean success of the last five iterations in its 95 % band.'
-    return figure_html(plot_learning({'training': success}), legend) + paragraph(legend)
+    return figure_html(partial(plot_learning, {'training': success}), legend) + paragraph(legend)
 
 def _result(folder):
     if not (folder/'report.md').is_file():
