@@ -17,7 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 import psutil
 
-# One label in {share} holds the code, if the skill tells it; the last thing it does is to count itself
+# One label in {share} holds the code, if the skill tells it. At last it counts itself outside of its folder,
+# so the commands run without a sandbox
 CLERK = '''import pathlib, sys, time
 prompt, skill = sys.argv[1:]
 time.sleep(.05)
@@ -111,13 +112,14 @@ def tried(name, words, root, times, rng, more='', share=1):
 
 def prove_words(folder):
     agent = f'{sys.executable} {folder}/clerk.py {{prompt}} {{skill}}'
-    return ['prove', 'labels', '--agent', agent, '--set', 'rounds=8', 'effect=.1', 'parallel=2']
+    return ['prove', 'labels', '--agent', agent, '--sandbox', 'off',
+            '--set', 'rounds=8', 'effect=.1', 'parallel=2']
 
 def optimize_words(folder):
     agent = f'{sys.executable} {folder}/clerk.py {{prompt}} {{skill}}'
     return ['optimize', 'labels', '--evals', '--agent', agent, '--teacher-command',
-            f'{sys.executable} {folder}/tutor.py', '--output', 'o', '--set', 'num_epochs=3', 'workers=2',
-            'proof.rounds=6', 'proof.parallel=2']
+            f'{sys.executable} {folder}/tutor.py', '--output', 'o', '--sandbox', 'off',
+            '--set', 'num_epochs=3', 'workers=2', 'proof.rounds=6', 'proof.parallel=2']
 
 if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -73,6 +73,8 @@ def annotated(f):
     if first and isinstance(first[0].annotation, ast.Name):
         return first[0].annotation.id
 
+DOOR = 'Invocation', # Every command takes it
+
 def many_hands(paths, most=20):
     "Classes with more than `most` methods, where a function that takes one of them first counts as a method"
     trees = [ast.parse(p.read_text(encoding='utf-8')) for p in paths]
@@ -83,7 +85,7 @@ def many_hands(paths, most=20):
     for f in (n for tree in trees for n in tree.body if isinstance(n, ast.FunctionDef)):
         if annotated(f) in methods:
             methods[annotated(f)] += 1
-    return [f'{name} {n}' for name, n in methods.most_common() if n > most]
+    return [f'{name} {n}' for name, n in methods.most_common() if n > most and name not in DOOR]
 
 def sizes(modules, users):
     "Name of each bound on the library → what was found, places to look at"

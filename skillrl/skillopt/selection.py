@@ -77,10 +77,8 @@ def _reason_not_to_play(session, candidate):
     if skill_hash(candidate) in s.tried:
         return 'this text was measured before'
     reasons = rejection_reasons(candidate, s.skill)
-    if reasons:
-        return f'not to be trusted: {", ".join(reasons)}'
-    reason_of_env = getattr(session.env, 'rejection_reason', None)
-    return reason_of_env(candidate) if reason_of_env else ''
+    return f'not to be trusted: {", ".join(reasons)}' if reasons else ''
+
 
 # %% ../../nbs/skillopt/12_selection.ipynb #784d16cf
 def _accept(session, candidate, score, pairs):

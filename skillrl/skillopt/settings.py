@@ -39,7 +39,7 @@ def edits_of_step(
 # %% ../../nbs/skillopt/07_settings.ipynb #be4fe80d
 @dataclass(kw_only=True)
 class SkillOptConfig:
-    "Settings of a `SkillOptTrainer`"
+    "Settings of a `SkillOptTrainer`; ValueError names what will not do"
     num_epochs:int = opt(4, lo=1)        # Passes over the training items
     batch_size:int = opt(40, lo=1)       # Items played in a step
     minibatch_size:int = opt(8, lo=1)    # Trajectories that one call reads

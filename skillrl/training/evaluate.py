@@ -225,17 +225,9 @@ def evaluated(
             results.setdefault(name, []).append(Trajectory.from_dict(d))
     return results
 
-# %% ../../nbs/training/02_evaluate.ipynb #c0de6202
-def _figure(folder, name, caption, fig):
-    "Write a figure without its date, and say where it is"
-    out, file = io.BytesIO(), f'figures/{name.lower()}.png'
-    fig.draw_without_rendering() # A layout may settle only when it is drawn again
-    fig.savefig(out, format='png', dpi=110, metadata={'Software': None})
-    atomic_write(Path(folder)/file, out.getvalue())
-    return [f'## {name}', f'![{name}]({file})', caption]
-
-_SUMMARY = ('before, no bank', 'before, bank', 'after, no bank', 'after, bank', 'after, evolved bank',
-            'after, wrong evolved bank')
+# %% ../../nbs/training/02_evaluate.ipynb #c0de6212
+_SUMMARY = ('before, no bank', 'before, bank', 'after, no bank', 'after, bank', 'after, wrong bank',
+            'after, evolved bank', 'after, wrong evolved bank')
 
 def over_splits(
     results:dict[str, list[Trajectory]], # By condition, those of other splits with the name of the split
@@ -245,6 +237,15 @@ def over_splits(
     pooled = {c: [t for row, ts in results.items() if row == c or row.startswith(f'{c}, ') for t in ts]
               for c in conditions}
     return {c: trajectories for c, trajectories in pooled.items() if trajectories}
+
+# %% ../../nbs/training/02_evaluate.ipynb #c0de6202
+def _figure(folder, name, caption, fig):
+    "Write a figure without its date, and say where it is"
+    out, file = io.BytesIO(), f'figures/{name.lower()}.png'
+    fig.draw_without_rendering() # A layout may settle only when it is drawn again
+    fig.savefig(out, format='png', dpi=110, metadata={'Software': None})
+    atomic_write(Path(folder)/file, out.getvalue())
+    return [f'## {name}', f'![{name}]({file})', caption]
 
 def write_run_report(
     folder:str|Path, # Of the run
@@ -257,6 +258,8 @@ def write_run_report(
     success = [m['success'] for m in metrics if m['phase'] == 'rl']
     sizes = [len(bank.items()) for bank in banks]
     summary = over_splits(results) or results
+    if 'after, wrong evolved bank' in summary:
+        del summary['after, wrong bank']
     learning = 'Success in the training suites, the mean of five iterations with its 95 % interval.'
     parts = [
         '# What this run learned', '## Gain', f'{describe_gain(summary)}.',
