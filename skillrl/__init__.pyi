@@ -19,6 +19,7 @@ from .training.rl import GRPOTrainer
 from .proof.agents import find_agent
 from .proof.prove import prove
 from .proof.runs import ProofConfig
+from .sessions.session_logs import harvest
 
 # SkillOpt, as skillrl 1.0.0 documents it
 from .skillopt.settings import SkillOptConfig
@@ -30,6 +31,6 @@ from .skillopt.types import RolloutResult
 __all__ = ['train', 'SkillRLConfig', 'load_config', 'success_table', 'World', 'TextEnv', 'register', 'world',
            'Episode', 'rollout', 'Trajectory', 'success_rate', 'load_trajectories', 'Skill', 'SkillBank',
            'Retriever', 'distill', 'Policy', 'build_policy', 'GRPOTrainer', 'find_agent', 'prove', 'ProofConfig',
-           'SkillOptConfig', 'SkillOptTrainer', 'Edit', 'Patch', 'RawPatch', 'RolloutResult']
+           'harvest', 'SkillOptConfig', 'SkillOptTrainer', 'Edit', 'Patch', 'RawPatch', 'RolloutResult']
 __version__: str
 def register_worlds() -> None: ...

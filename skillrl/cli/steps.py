@@ -7,7 +7,6 @@ __all__ = ['train', 'collect', 'harvest', 'distill', 'sft', 'rl', 'evolve', 'eva
 
 # %% ../../nbs/cli/02_steps.ipynb #7c8c728d
 import sys
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,8 +18,9 @@ from typing import Any
 from ..agent.contract import ChatPolicy
 from .flags import BANK, free_folder, Invocation, Progress, TRAJECTORIES
 from ..core.formats import load_memories, load_trajectories, save_trajectories
-from ..sessions.session_logs import find_sessions, session_files
-from ..sessions.agent_sessions import to_trajectories, tool_table
+from ..sessions import session_logs
+from ..sessions.agent_sessions import tool_table
+from ..sessions.session_logs import session_files
 from ..core.store import atomic_folder, JsonlLog, require_writable, to_json
 from ..core.tables import counted, row_name
 from ..core.trajectory import success_rate, Trajectory
@@ -129,20 +129,6 @@ def _many(counts):
     "How many there are of what, in words"
     return ', '.join(f'{name} {n:,}' for name, n in sorted(counts.items()) if n) or 'nothing'
 
-def _read_into(trajs, sessions, omissions):
-    "Read `sessions` into `trajs`; what there was, what was masked, and what was left out, the `omissions`"
-    counts, masks = Counter(), Counter()
-    ids = Counter()
-    for session in sessions:
-        ids[session.id] += 1
-        if ids[session.id] > 1: # Files of one name
-            session.id += f'~{ids[session.id]}'
-        tasks = to_trajectories(session)
-        trajs += tasks
-        counts.update(sessions=1, tasks=len(tasks), calls=len(session.calls))
-        masks += session.redactions
-        omissions += session.omissions
-    return f'read: {_many(counts)}\nmasked: {_many(masks)}\nleft out or cut: {_many(omissions)}'
 
 # %% ../../nbs/cli/02_steps.ipynb #755c0f29
 def harvest(args:Invocation)->None: # ValueError without a session, or if its output is read
@@ -150,17 +136,16 @@ def harvest(args:Invocation)->None: # ValueError without a session, or if its ou
     files = session_files(args.path)
     if Path(args.output).resolve() in [file.resolve() for file in files]:
         raise ValueError(f'{args.output} is among what is read: name another --output')
-    trajs, omissions = [], Counter()
-    sessions = find_sessions(args.path, args.since, args.project, omissions)
-    summary = _read_into(trajs, sessions, omissions)
+    result = session_logs.harvest(args.path, args.since, args.project)
     files = f'{counted(len(files), "file")} of {sum(file.stat().st_size for file in files)/1e6:.1f} MB'
-    if not trajs:
+    if not result.trajectories:
         raise ValueError(f'no session was found in {files}: name others, or leave --since and --project out')
-    print(f'{table_text(tool_table(trajs))}\n\n{files}\n{summary}')
+    print(f'{table_text(tool_table(result.trajectories))}\n\n{files}\nread: {_many(result.counts)}\n'
+          f'masked: {_many(result.redactions)}\nleft out or cut: {_many(result.omissions)}')
     if args.dry_run:
         return print('Nothing was written: leave --dry-run out for that')
-    where = _write(args, partial(save_trajectories, trajs), args.output)
-    print(f'{counted(len(trajs), "trajectory", "trajectories")}: {where}')
+    where = _write(args, partial(save_trajectories, result.trajectories), args.output)
+    print(f'{counted(len(result.trajectories), "trajectory", "trajectories")}: {where}')
 
 # %% ../../nbs/cli/02_steps.ipynb #061b6dfb
 def _account(teacher):
