@@ -46,7 +46,7 @@ from skillrl.llm.chat import ScriptedChat
 from skillrl.llm.local import Policy
 from skillrl.llm.models import find_model
 from skillrl.skills.bank import SkillBank, version_path, versions
-from skillrl.skills.teachers import LLMTeacher, questions
+from skillrl.skills.teachers import LLMTeacher, queries
 from skillrl.training.builders import build_local_policy, build_rl_policy
 from skillrl.training.phases import rl_iterations
 from skillrl.training.pipeline import _MAKES, Pipeline, _play_condition, train
@@ -226,7 +226,7 @@ def teach(a):
     w = world(p.config.env.name)
     teacher = LLMTeacher(ScriptedChat(answer, parallel=1), router=w.router, reader=w.teacher().reader)
     for suite in p.test[:2]:
-        teacher.ask(questions(teacher.cases(p.played(suite, 'collect'))))
+        teacher.ask(queries(teacher.cases(p.played(suite, 'collect'))))
     used = sum(len(x.items) for x in teacher.exchanges)
     print(f'{len(replies)} replies, {used} sentences that a bank could take')
     if a.save:
