@@ -150,6 +150,6 @@ def test_ctrl_c_ends_agents(tmp_path):
     source = f'import os, pathlib, time; {mark}; time.sleep(3600)'
     batch = '[ask(f"Episode {i}") for i in range(6)]'
     code = f'program_chat(shlex.join([sys.executable, "-c", {source!r}])).replies({batch})'
-    rc, err = interrupted(code, ready=lambda: len([*tmp_path.iterdir()])==5)
+    rc, err = interrupted(code, ready=lambda: len([*tmp_path.iterdir()]) >= 4)
     assert rc in (130, -signal.SIGINT)
     assert all(over(p.name) for p in tmp_path.iterdir())

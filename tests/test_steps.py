@@ -148,7 +148,8 @@ def test_the_report_says_in_words_what_changed(run, capsys):
     if not kept:
         assert 'no bank changed; the rows "after, bank" and "after, evolved bank" win equally often.' in told
     assert main(['inspect', str(path)]) == 0
-    assert 'demonstration rows' in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f'{path}/report.md' in out and 'demonstration rows' not in out
 
 @pytest.mark.parametrize('tried,kept,words', [
     ([0, 0], [0, 0], '2 evolution rounds found nothing to propose, so no bank changed'),

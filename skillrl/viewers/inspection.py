@@ -177,9 +177,12 @@ def table_text(table:Table)->str:
     return f'{_text(short)}\n(a terminal of {width} columns shows {others} too)'
 
 def report_text(path:str|Path)->str: # ValueError if the report has no table of success
-    "What the report of a finished run says it gained, at terminal width"
+    "What the report of a finished run says it gained, and warns of, at terminal width"
+    changes = _section(path, 'What changed', '\n\n## ').splitlines()
+    warnings = [line.removeprefix('- ') for line in changes if line.startswith('- Warning')]
     table = f'Success on test games (95 % interval):\n{table_text(success_table(path))}'
-    return '\n\n'.join(filter(None, [fill(_section(path, 'Gain'), _width()), table]))
+    gain, *notes = (fill(text, _width()) for text in (_section(path, 'Gain'), *warnings))
+    return '\n\n'.join(filter(None, [gain, table, *notes]))
 
 # %% ../../nbs/viewers/04_inspection.ipynb #68d30f22
 def state_of(path:Path)->tuple[dict, str]:
