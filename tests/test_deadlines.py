@@ -92,6 +92,7 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from skillrl.llm.openai_client import OpenAIChatClient
 import shlex
+from skillrl.llm.command import use_sandbox
 from skillrl.skillopt.eval_env import program_chat
 from skillrl.core.store import JsonlLog
 def ask(text): return [dict(role='user', content=text)]
@@ -145,11 +146,23 @@ run_rollout(env, 'Look in the sink.', items, target_client=client(sys.argv[1]))'
         rc, err = interrupted(code, s.url, ready=lambda: s.count >= 4)
     assert rc in (130, -signal.SIGINT), err
 
+AGENT = """
+import os, pathlib, time
+marks = pathlib.Path({marks!r})
+is_first = not any(marks.iterdir())
+(marks/str(os.getpid())).touch()
+time.sleep(0 if is_first else 3600)
+print('done')
+"""
+
 def test_ctrl_c_ends_agents(tmp_path):
-    mark = f'pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch()'
-    source = f'import os, pathlib, time; {mark}; time.sleep(3600)'
+    "The first question goes alone, all others after its answer"
+    source = AGENT.format(marks=str(tmp_path))
     batch = '[ask(f"Episode {i}") for i in range(6)]'
-    code = f'program_chat(shlex.join([sys.executable, "-c", {source!r}])).replies({batch})'
-    rc, err = interrupted(code, ready=lambda: len([*tmp_path.iterdir()]) >= 4)
-    assert rc in (130, -signal.SIGINT)
-    assert all(over(p.name) for p in tmp_path.iterdir())
+    code = f"""
+use_sandbox('off')
+program_chat(shlex.join([sys.executable, '-c', {source!r}])).replies({batch})"""
+    rc, err = interrupted(code, ready=lambda: len([*tmp_path.iterdir()]) >= 5)
+    assert rc in (130, -signal.SIGINT), err
+    pids = [p.name for p in tmp_path.iterdir()]
+    assert len(pids) >= 5 and all(map(over, pids))
