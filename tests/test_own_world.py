@@ -1,6 +1,5 @@
 "A world that is one file of the user's: the whole loop runs on it by its name"
-import json, os, re, sys
-from pathlib import Path
+import os, re, sys
 import pytest
 from faults import FaultServer, said
 from skillrl.cli.main import main
@@ -16,7 +15,6 @@ from skillrl.core.store import read_json, write_json
 from skillrl.training.builders import build_teacher
 from skillrl.training.phases import learns_from_won
 
-page = Path(__file__).parent.parent/'nbs'/'extending/02_your_own_world.ipynb'
 NAME = 'lost_property:LostProperty'
 SMALL = {'env': dict(max_steps=2, episodes=6, train_suites=2, test_suites=1, test_tasks=2),
          'sft': dict(games=6, steps=1, batch_size=2),
@@ -25,12 +23,9 @@ SMALL = {'env': dict(max_steps=2, episodes=6, train_suites=2, test_suites=1, tes
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    "Settings that play the world of the page, whose file lies in the folder we work in"
-    cells = [''.join(c['source']) for c in json.loads(page.read_text(encoding='utf-8'))['cells']]
-    written = r'^%%writefile (-a )?lost_property.py\n'
-    parts = [re.sub(written, '', c) for c in cells if re.match(written, c)]
-    (tmp_path/'lost_property.py').write_text('\n'.join(parts), encoding='utf-8')
+    "Settings that play the world that `init` writes into the folder we work in"
     monkeypatch.chdir(tmp_path)
+    assert main(['init', 'world', 'lost_property']) == 0
     monkeypatch.setattr(sys, 'path', [p for p in sys.path if p])
     monkeypatch.delitem(sys.modules, 'lost_property', raising=False)
     for name in [k for k in os.environ if re.search('API_KEY|SKILLRL|OPENAI', k)]:
@@ -38,6 +33,12 @@ def config(tmp_path, monkeypatch):
     write_json(tmp_path/'small.json', SMALL)
     yield SkillRLConfig().merged(SMALL | {'env.name': NAME})
     sys.modules.pop('lost_property', None)
+
+def test_a_world_is_begun_under_a_name_of_ones_own_and_never_over_a_file(config, capsys):
+    assert main(['init', 'world', 'my_shop']) == 0 and 'my_shop:MyShop' in capsys.readouterr().out
+    assert world('my_shop:MyShop').name == 'my_shop'
+    for name, says in (('my_shop', 'my_shop.py is there already'), ('My-shop', 'give small letters')):
+        assert main(['init', 'world', name]) == 1 and says in capsys.readouterr().err
 
 def test_a_file_in_the_working_folder_is_found(config):
     assert world(NAME).route('find watch') == 'find_valuables'
