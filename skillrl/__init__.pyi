@@ -25,12 +25,14 @@ from .sessions.session_logs import harvest
 from .skillopt.settings import SkillOptConfig
 from .skillopt.trainer import SkillOptTrainer
 from .skillopt.editor import Edit, Patch
+from .skillopt.gate import GateAction, GateResult
 from .skillopt.reflect import RawPatch
 from .skillopt.types import RolloutResult
 
 __all__ = ['train', 'SkillRLConfig', 'load_config', 'success_table', 'World', 'TextEnv', 'register', 'world',
            'Episode', 'rollout', 'Trajectory', 'success_rate', 'load_trajectories', 'Skill', 'SkillBank',
            'Retriever', 'distill', 'Policy', 'build_policy', 'GRPOTrainer', 'find_agent', 'prove', 'ProofConfig',
-           'harvest', 'SkillOptConfig', 'SkillOptTrainer', 'Edit', 'Patch', 'RawPatch', 'RolloutResult']
+           'harvest', 'SkillOptConfig', 'SkillOptTrainer', 'Edit', 'Patch', 'RawPatch', 'GateAction',
+           'GateResult', 'RolloutResult']
 __version__: str
 def register_worlds() -> None: ...

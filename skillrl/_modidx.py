@@ -1778,6 +1778,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                            'skillrl.skillopt.eval_env.prove_best': ( 'skillopt/eval_env.html#prove_best',
                                                                                      'skillrl/skillopt/eval_env.py')},
             'skillrl.skillopt.gate': { 'skillrl.skillopt.gate.Decision': ('skillopt/gate.html#decision', 'skillrl/skillopt/gate.py'),
+                                       'skillrl.skillopt.gate.GateResult': ('skillopt/gate.html#gateresult', 'skillrl/skillopt/gate.py'),
                                        'skillrl.skillopt.gate.Parts': ('skillopt/gate.html#parts', 'skillrl/skillopt/gate.py'),
                                        'skillrl.skillopt.gate.Parts.__post_init__': ( 'skillopt/gate.html#parts.__post_init__',
                                                                                       'skillrl/skillopt/gate.py'),

@@ -785,7 +785,8 @@ def test_edits_that_change_nothing_cost_no_validation(tmp_path):
     assert len(target.log)==4 + 8  # As 1.0.0: the baseline, and two batches
 
 def test_names_of_1_0_0_are_there():
-    names = 'Edit Patch RawPatch RolloutResult SkillOptConfig SkillOptTrainer'.split()
+    names = ('Edit Patch RawPatch RolloutResult GateAction GateResult SkillOptConfig '
+             'SkillOptTrainer').split()
     assert all(hasattr(skillrl, name) for name in ['__version__', *names]) and {*names} <= {*dir(skillrl)}
     assert skillrl.RolloutResult is RolloutResult
     defaults = dict(num_epochs=4, batch_size=40, minibatch_size=8, edit_budget=4,
