@@ -1590,6 +1590,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                               'skillrl/serve/sessions.py'),
                                         'skillrl.serve.sessions._is_ours': ('serve/sessions.html#_is_ours', 'skillrl/serve/sessions.py'),
                                         'skillrl.serve.sessions._listen': ('serve/sessions.html#_listen', 'skillrl/serve/sessions.py'),
+                                        'skillrl.serve.sessions._place_for': ( 'serve/sessions.html#_place_for',
+                                                                               'skillrl/serve/sessions.py'),
                                         'skillrl.serve.sessions.numbered_game': ( 'serve/sessions.html#numbered_game',
                                                                                   'skillrl/serve/sessions.py'),
                                         'skillrl.serve.sessions.read_body': ('serve/sessions.html#read_body', 'skillrl/serve/sessions.py')},

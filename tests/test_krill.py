@@ -22,8 +22,8 @@ def server():
     with Server(AlfworldEnv(games)) as s:
         yield s
 
-def connect(s):
-    return closing(http.client.HTTPConnection(*s.server_address, timeout=10))
+def connect(s, source='127.0.0.1'):
+    return closing(http.client.HTTPConnection(*s.server_address, timeout=10, source_address=(source, 0)))
 
 def ask(c, route, body=None, method='POST', **headers):
     "Status, answer and session of one request on connection `c`"
@@ -232,6 +232,18 @@ def test_any_text_travels(server, action):
     assert env.step(action)[0] == 'Nothing happens.'
 
 # ---- clients that die, drip, or take everything ----
+
+def test_an_address_cannot_keep_all_sessions():
+    with Server(AlfworldEnv(games), most=4) as s, ExitStack() as stack:
+        many = [stack.enter_context(connect(s)) for _ in range(5)]
+        assert [ask(c, '/reset')[0] for c in many] == [200]*4 + [503]
+        other, third = (stack.enter_context(connect(s, '127.0.0.2')) for _ in range(2))
+        assert ask(other, '/reset')[0] == 200 # Three and one
+        assert ask(many[0], '/step', LOOK)[0] == 400 # It was used least recently
+        assert ask(third, '/reset')[0] == 200 # Two and two
+        with connect(s, '127.0.0.2') as c:
+            assert ask(c, '/reset')[0] == 503
+        assert [ask(c, '/step', LOOK)[0] for c in (other, third, *many[2:4])] == [200]*4
 
 @pytest.mark.parametrize('named', [{}, {_SESSION: 'new'}], ids=['without a session', 'with one'])
 def test_clients_that_died_make_room(server, named, monkeypatch):

@@ -85,7 +85,7 @@ def _reset(server, body, connection, name):
     previous = name or connection.session
     with server.starting:
         with server.lock:
-            server.make_room(previous)
+            server.make_room(previous, connection.peer)
         try:
             env, obs, info = _begin(server, id)
         except (ValueError, LookupError) as e:

@@ -7,6 +7,7 @@ __all__ = ['numbered_game', 'Connection', 'ClientSession', 'Refusal', 'Sessions'
 
 # %% ../../nbs/serve/01_sessions.ipynb #b2f0ef7f
 import asyncio, ipaddress, re, secrets, socket
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -39,6 +40,7 @@ _AWAY = 60. # Seconds without a connection in which a client that names its sess
 @dataclass(eq=False)
 class Connection:
     "Somebody who is connected"
+    peer:str = ''        # Address
     session:str = ''     # Id of the episode that was begun here without a name
     is_gone:bool = False # Can nothing more come?
 
@@ -113,15 +115,25 @@ def check(self:Sessions,
         raise Refusal(403, f'requests from the page {", ".join(origins)!r} are refused: use a program')
 
 # %% ../../nbs/serve/01_sessions.ipynb #de021786
+def _place_for(peer, sessions):
+    "Sessions whose place `peer` may have: the oldest that is gone, or else of the address that holds most"
+    oldest_first = sorted(sessions, key=attrgetter('last_use'))
+    counts = Counter(s.connection.peer for s in sessions)
+    most = max(counts.values())
+    gone = [s for s in oldest_first if s.is_gone]
+    greedy = [s for s in oldest_first if counts[s.connection.peer] == most > counts[peer] + 1]
+    return (gone + greedy)[:1]
+
 @patch
 def make_room(self:Sessions,
     own:str='',   # Id of the session that the new one replaces
+    peer:str='',  # Address that wants a place
 )->None:          # `Refusal` if all are needed
     "Forget sessions until one more fits"
     others = [s for id, s in self.sessions.items() if id != own]
     leaving = [s for s in others if s.last_use < monotonic() - self.idle]
     if not leaving and len(others) >= self.most:
-        leaving = sorted((s for s in others if s.is_gone), key=attrgetter('last_use'))[:1]
+        leaving = _place_for(peer, others)
         if not leaving:
             raise Refusal(503, f'{self.most} episodes are being played: come back later')
     self.sessions = {id: s for id, s in self.sessions.items() if s not in leaving}
@@ -143,7 +155,8 @@ class _Connection(H11Protocol):
     def connection_made(self, transport:asyncio.Transport)->None:
         super().connection_made(transport)
         transport.get_extra_info('socket').setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.app_state = dict(connection=Connection(), **self.app_state) # Of its requests
+        peer = str((transport.get_extra_info('peername') or [''])[0])
+        self.app_state = dict(connection=Connection(peer), **self.app_state) # Of its requests
         self.timeout_keep_alive_task = self.loop.call_later(_ASK, self.timeout_keep_alive_handler)
 
     def data_received(self, data:bytes)->None:
