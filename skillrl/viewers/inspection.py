@@ -181,8 +181,8 @@ def report_text(path:str|Path)->str: # ValueError if the report has no table of 
     changes = _section(path, 'What changed', '\n\n## ').splitlines()
     warnings = [line.removeprefix('- ') for line in changes if line.startswith('- Warning')]
     table = f'Success on test games (95 % interval):\n{table_text(success_table(path))}'
-    gain, *notes = (fill(text, _width()) for text in (_section(path, 'Gain'), *warnings))
-    return '\n\n'.join(filter(None, [gain, table, *notes]))
+    gain, *sentences = (fill(text, _width()) for text in (_section(path, 'Gain'), *warnings))
+    return '\n\n'.join(filter(None, [gain, table, *sentences]))
 
 # %% ../../nbs/viewers/04_inspection.ipynb #68d30f22
 def state_of(path:Path)->tuple[dict, str]:
